@@ -203,6 +203,22 @@ def test_a_folder_with_files_of_others_is_no_run_directory(tmp_path, name):
     record.check_folder(tmp_path)
 
 
+def test_a_run_directory_at_home_is_the_same_from_everywhere(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("run", "a/b"):
+        (tmp_path / name).mkdir(parents=True)
+    sources = [{"path": str(tmp_path / "docs.jsonl"), "name": "docs"}]
+    plain = {
+        "run_dir": "~/run",
+        "ingest": {"sources": sources},
+        "tokenizer": {"train": 400},
+    }
+    for folder in ("a", "a/b"):
+        monkeypatch.chdir(tmp_path / folder)
+        assert finish(Recipe.from_dict(plain), tmp_path / "run") == "base"
+    assert record.variant_names(tmp_path / "run") == ["base"]
+
+
 def test_a_recipe_with_every_kind_of_path_is_one_variant_from_everywhere(
     tmp_path, monkeypatch
 ):

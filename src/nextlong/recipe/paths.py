@@ -46,7 +46,7 @@ def from_run(data: Json, folder: Path, run_dir: Path) -> Json:
 
     Relative ones start from `folder`, which need not exist any more.
     """
-    written_dir = folder / str(data["run_dir"])
+    written_dir = folder / Path(data["run_dir"]).expanduser()
 
     def seen(path: str) -> str:
         return os.path.relpath(folder / Path(path).expanduser(), written_dir)
