@@ -95,6 +95,7 @@ def measured(recipe, config, lengths):
     return weights + states + max(held)
 
 
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events:UserWarning")  # 2.11
 @pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
 )  # peft asks for it
