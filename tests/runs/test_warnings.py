@@ -727,6 +727,12 @@ def test_a_run_of_which_a_mix_takes_nothing():
     assert "no sequence of short for train" in warned.message
 
 
+def test_one_run_is_no_mix_that_could_take_nothing_of_it():
+    empty = SplitResult(rows=0, sequences=0, documents=0, tokens=0, of_runs=((0, 0),))
+    told = of_rows({"train": empty}, lengths={50}, pack=None, runs=["only"])
+    assert "unused-run" not in [warned.name for warned in told]
+
+
 @pytest.mark.parametrize(("in_train", "names"), [(5, ()), (6, ("read-in-train",))])
 def test_validation_that_train_reads_too(in_train, names):
     split = SplitResult(

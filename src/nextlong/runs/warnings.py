@@ -592,6 +592,9 @@ def unused_runs(
     runs: Sequence[str], sequences: Sequence[int], *, split: str
 ) -> Iterator[Warned]:
     """Yield a warning for each run of a mix of which a split has no sequence."""
+    # One run is no mix.
+    if len(runs) < 2:
+        return
     for name, taken in zip(runs, sequences, strict=False):
         if not taken:
             yield _warned("unused-run", run=name, split=split)
