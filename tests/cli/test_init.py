@@ -624,6 +624,24 @@ def test_columns_that_compete_are_named_with_the_way_to_change_it(folder):
     assert "text: [abstract, full]" in note
 
 
+@pytest.mark.parametrize("title", ["title", "Headline", "question", "subject"])
+def test_a_title_beside_the_text_is_named_with_the_way_to_join_it(folder, title):
+    rows = [json.loads(line) for line in prose(30, body=4).split("\n")]
+    titled = [row | {title: f"Tide {n}"} for n, row in enumerate(rows)]
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, titled)))
+    (note,) = [note for note in notes_of(folder, "a.jsonl") if "not used" in note]
+    assert note.startswith(f"a: column {title!r}")
+    assert f"text: [{title}, body]" in note
+
+
+def test_no_title_is_named_that_says_nothing_or_stands_elsewhere(folder):
+    rows = [json.loads(line) for line in prose(30, body=4).split("\n")]
+    for row in rows:
+        row |= {"title": "News", "heading": 3, "author": {"subject": str(row)[:30]}}
+    (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert not [note for note in notes_of(folder, "a.jsonl") if "not used" in note]
+
+
 def test_files_in_which_another_column_is_longer_are_one_source(folder):
     touch(folder, "in/a.jsonl", "in/b.jsonl", "in/c.jsonl")
     for name, longer in (("a", 9), ("b", 9), ("c", 3)):

@@ -124,6 +124,12 @@ def test_columns_that_compete_are_a_warning():
         made(rows)
 
 
+def test_a_title_beside_the_text_is_named_with_the_way_to_join_it(capfd):
+    rows = [{"title": f"Tide {n}", "body": text} for n, text in enumerate(TEXTS)]
+    made(rows, progress=True)
+    assert "text=['title', 'body']" in "".join(capfd.readouterr())
+
+
 def test_a_tokenizer_may_be_an_object_or_a_file(tmp_path):
     tokenizer = train_bpe(TEXTS, vocab_size=400)
     tokenizer.save(str(tmp_path / "tokenizer.json"))

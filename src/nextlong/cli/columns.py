@@ -352,6 +352,10 @@ def _text_notes(columns: ColumnChoice) -> Iterator[str]:
             f"{chosen.name!r} ({chosen.mean_chars:,.0f} characters on average) was preferred to {others}; "
             f"to change that, set text: {other}, or join columns with text: [{other}, {chosen.name}]"
         )
+    title = columns.title(chosen.name)
+    if title is not None:
+        joined = f"text: [{title}, {chosen.name}]"
+        yield f"column {title!r} is not used; {joined} joins both"
 
 
 def _id_note(source: Source, tables: Sequence[FileLook]) -> str:

@@ -34,6 +34,8 @@ _SHORTENED: Final = frozenset({
     "title", "subtitle", "headline", "heading", "subject", "name", "summary", "abstract", "excerpt", "snippet", "teaser",
     "caption", "highlights", "tldr", "prompt", "question",
 })  # fmt: skip
+# What may stand above a text: columns to join with it, the most usual first.
+_TITLES: Final = ("title", "headline", "heading", "subject", "question")
 # Texts that a model should not learn: the worse answers of preference data.
 _WORSE: Final = frozenset({
     "rejected", "negative", "hardnegative", "negatives", "loser",
@@ -101,6 +103,8 @@ class ColumnChoice:
     repeating: tuple[str, Any] | None = None
     # Columns with the name of a text that hold none, and what they hold.
     not_text: tuple[tuple[str, str], ...] = ()
+    # Columns with the name of a title that hold texts, the most usual first.
+    titles: tuple[str, ...] = ()
 
     @property
     def text(self) -> str | None:
@@ -123,6 +127,14 @@ class ColumnChoice:
             if not _is_within(candidate.name, text)
             and (candidate.is_usual or candidate.score >= _RIVAL_SHARE * best)
         ]
+
+    def title(self, text: str) -> str | None:
+        """Return the title that stands beside the column `text` and is no rival of it."""
+        rivals = {rival.name for rival in self.rivals(text)}
+        titles = [name for name in self.titles if name not in rivals]
+        is_a_title = text in self.titles
+        beside = [name for name in titles if _parent(name) == _parent(text)]
+        return beside[0] if beside and not is_a_title else None
 
 
 def choose_columns(records: _Records) -> ColumnChoice:
@@ -147,7 +159,15 @@ def choose_columns(records: _Records) -> ColumnChoice:
         and not _is_within(text, column.name)  # a field of it is the text
     ]
     own_id, repeating = _choose_id([one for one in columns if one.name != text])
-    return ColumnChoice(tuple(candidates), own_id, repeating, tuple(not_text))
+    titles = [column for column in columns if column.is_title]
+    titles.sort(key=lambda title: _TITLES.index(_plain(_last_part(title.name))))
+    return ColumnChoice(
+        candidates=tuple(candidates),
+        id=own_id,
+        repeating=repeating,
+        not_text=tuple(not_text),
+        titles=tuple(title.name for title in titles),
+    )
 
 
 def _choose_id(
@@ -190,6 +210,12 @@ class _Column:
     @property
     def has_usual_name(self) -> bool:
         return EACH not in self.name and _plain(_last_part(self.name)) in _USUAL
+
+    @property
+    def is_title(self) -> bool:
+        """Whether it has the name of a title, and texts that differ."""
+        is_named = EACH not in self.name and _plain(_last_part(self.name)) in _TITLES
+        return is_named and self._has_texts and len(set(self._texts)) > 1
 
     @cached_property
     def can_be_text(self) -> bool:
@@ -381,6 +407,11 @@ def _plain(name: str) -> str:
 def _last_part(name: str) -> str:
     """Return the part of a name that says what it holds: of `a.b` b, of `a[].b` a."""
     return name.partition(EACH)[0].rpartition(".")[2]
+
+
+def _parent(name: str) -> str:
+    """Return the column that a column is a field of, "" for none."""
+    return name.partition(EACH)[0].rpartition(".")[0]
 
 
 def _is_within(name: str, column: str) -> bool:

@@ -235,6 +235,10 @@ def _columns(
         warnings.warn(note, stacklevel=3)
     elif choice.text != "text":
         tell(f"text={choice.text!r}: the column that looks like text")
+    title = choice.title(choice.text)
+    if title is not None:
+        joined = f"text={[title, choice.text]}"
+        tell(f"column {title!r} is not used; {joined} joins both")
     return _Columns((choice.text,), id_column)
 
 
