@@ -62,7 +62,7 @@ def ended(blocks, *, eos):
 
 
 def documents_of(blocks):
-    """Return the ids of every synthesised document, in order, as lists."""
+    """Return the ids of every synthesized document, in order, as lists."""
     return [
         ids.tolist()
         for block in blocks

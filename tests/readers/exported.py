@@ -33,7 +33,7 @@ def rows_in(reference):
 
 
 def documents_in(reference):
-    """Return the ids of every synthesised document, in order."""
+    """Return the ids of every synthesized document, in order."""
     documents = []
     for row in rows_in(reference):
         ids = iter(row["input_ids"])

@@ -204,6 +204,13 @@ def test_front_matter_has_the_keys_of_the_hub():
     }
 
 
+def test_a_card_is_spelled_as_the_documentation_is():
+    _, page = parsed(FACTS)
+    assert "synthesized" in page
+    assert "license, as given" in page
+    assert not re.search("synthesis(e|ing)|licence", page)
+
+
 @pytest.mark.parametrize(
     ("licences", "told"),
     [

@@ -277,7 +277,7 @@ def origin(name: str) -> str:
     """Return a sentence that says where a file comes from."""
     if file := _HUB.get(name):
         place = (
-            f"{file.path}; its licence: {file.licence}" if file.licence else file.path
+            f"{file.path}; its license: {file.licence}" if file.licence else file.path
         )
         return f"it comes from {file.repo} on the Hugging Face hub ({place}); nextlong evaluate data SUITE downloads it"
     if source := SOURCES["elsewhere"].get(name):

@@ -8,7 +8,7 @@ whose name recipes use. Everything specific to a format is declared here: the ke
 its size for estimates, its text on cards and its reader. No other code checks the name of a format.
 
 Formats with columns write tables (`to_table`); ids and offsets are not copied unless documents are padded. `seq_lengths`
-(TRL's name) are the lengths of synthesised documents, never of chunks. With `export.pad_documents_to`, each document is
+(TRL's name) are the lengths of synthesized documents, never of chunks. With `export.pad_documents_to`, each document is
 padded to a multiple of that many tokens (2 · the context-parallel ranks): `seq_lengths` remain the true lengths,
 `seq_lengths_padded` include the padding, and `labels` mask it.
 """

@@ -2,9 +2,9 @@
 
 Files: a pair `part-00000.bin`, `part-00000.idx` for each shard, and `blend.txt`, which lists the pairs with their tokens.
 
-The `.bin` file holds only the ids of the synthesised documents, concatenated: uint16 if the vocabulary fits, else int32. The
+The `.bin` file holds only the ids of the synthesized documents, concatenated: uint16 if the vocabulary fits, else int32. The
 `.idx` file has a magic word, version, dtype code, both counts, the length (int32) and byte offset (int64) of each sequence,
-and the bounds of documents in sequences (int64). Each synthesised document is one sequence and one document here.
+and the bounds of documents in sequences (int64). Each synthesized document is one sequence and one document here.
 """
 
 from __future__ import annotations

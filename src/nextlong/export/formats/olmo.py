@@ -1,7 +1,7 @@
 """OLMo: raw token files and the offsets of their documents, for OLMo-core.
 
 Files: a pair for each shard. `part-00000.npy` has the name of a NumPy array but no header, only the concatenated ids of the
-synthesised documents; `part-00000.csv.gz` has a line for each document: its start and end in tokens. Documents must end in
+synthesized documents; `part-00000.csv.gz` has a line for each document: its start and end in tokens. Documents must end in
 EOS.
 
 Ids are uint16 if the vocabulary fits, else uint32, which is also OLMo-core's choice. OLMo-core takes the ends of documents
