@@ -682,6 +682,64 @@ def test_a_copy_of_a_data_set_beside_a_recipe_is_one_source(folder):
     )
 
 
+def test_a_copy_of_a_data_set_in_a_folder_beside_a_recipe_is_a_source(folder):
+    touch(folder, "hfset/README.md", "hfset/data/test-00000-of-00001.parquet")
+    rows = pa.Table.from_pylist(list(map(json.loads, prose(30, text=4).split("\n"))))
+    for split in ("train", "test"):
+        pq.write_table(rows, folder / f"hfset/data/{split}-00000-of-00001.parquet")
+    (source,) = new_recipe(folder / "my.yaml").recipe.ingest.sources
+    assert (source.path, source.split) == (str(folder / "hfset"), "train")
+    assert not [note for note in notes_of(folder) if "folders not used" in note]
+
+
+def test_a_data_set_without_a_train_split_beside_a_recipe_is_named(folder):
+    touch(folder, "a.jsonl", "hfset/README.md", "hfset/data/test-00000-of-00001.csv")
+    (folder / "a.jsonl").write_text(prose(30, text=4))
+    assert sources_of(folder) == {"a": "a.jsonl"}
+    (note,) = [note for note in notes_of(folder) if "folders not used" in note]
+    assert ": hfset; " in note
+
+
+def test_each_folder_of_texts_beside_a_recipe_is_named_with_how_to_pass_it(folder):
+    places = ["letters/1.txt", "a b/deep/2.md", "data/3/x.txt", "pages/en/4.html.gz"]
+    touch(folder, *places)
+    assert sources_of(folder) == {"data": "data/*.jsonl"}
+    (note,) = [note for note in notes_of(folder) if "folders not used" in note]
+    assert ": a b, letters, pages, data/3; " in note
+    assert note.endswith("nextlong init RECIPE 'a b'")
+
+
+def test_no_documents_are_said_to_be_missing_beside_a_folder_of_them(folder, capsys):
+    touch(folder, "letters/1.txt")
+    assert main(["init", "my.yaml"]) == 0
+    out = capsys.readouterr().out
+    assert "letters" in out
+    assert "no documents were found" not in out
+
+
+def test_no_folder_is_named_that_others_write_or_that_is_used(folder):
+    touch(
+        folder,
+        "used/a.jsonl",
+        "used/b.txt",
+        ".venv/x.txt",
+        "env/pyvenv.cfg",
+        "env/lib/x.txt",
+        "runs/my/inputs.json",
+        "runs/my/1-ingest/x.txt",
+        "nextlong-runs/1a/texts.jsonl",
+        "nextlong-demo/corpus.jsonl",
+        "model/tokenizer.json",
+        "model/vocab.txt",
+        "images/x.png",
+    )
+    (folder / "used/a.jsonl").write_text(prose(30, text=4))
+    assert sources_of(folder) == {"used": "used"}
+    touch(folder, "used/tokenizer.json")
+    assert sources_of(folder) == {"used": "used"}
+    assert not [note for note in notes_of(folder) if "folders not used" in note]
+
+
 def test_a_usual_name_that_holds_no_text_is_named(folder):
     rows = [
         json.loads(row) | {"text": n}

@@ -13,6 +13,7 @@ import itertools
 import math
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -23,6 +24,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.artifacts.record import INPUTS
 from nextlong.cli.columns import (
     MAX_FILES,
     FileLook,
@@ -39,6 +41,7 @@ from nextlong.errors import CorpusError, NextlongError, RecipeError
 from nextlong.reading.compression import COMPRESSIONS
 from nextlong.reading.dataset_folder import (
     README,
+    SAVED,
     Metadata,
     choose_split,
     read_metadata,
@@ -82,6 +85,15 @@ _LIKE_A_RECIPE: Final = re.compile(
     rb'^\s*"?(ingest|base|run_dir|tokenizer|compose)"?\s*:', re.MULTILINE
 )
 _RECIPE_HEAD_BYTES: Final = 1 << 16
+# Folders without documents of the user: other programs and nextlong write them.
+_OTHERS_FOLDERS: Final = frozenset(
+    {"nextlong-demo", "nextlong-runs", "node_modules", "__pycache__"}
+)
+_OTHERS_FILES: Final = (INPUTS, "pyvenv.cfg")  # in a run directory, an environment
+_MODEL_FILES: Final = frozenset(
+    {"tokenizer.json", "tokenizer_config.json", "config.json"}
+)
+_NAMES_LOOKED_AT: Final = 10_000  # in a folder, until one is that of a document
 _VOCABULARY: Final = 32_000
 _NAMED_FILES: Final = 3  # in a sentence, and rejected records
 
@@ -159,7 +171,8 @@ class _Proposal:
 class _NewRecipe:
     """A first recipe, the proposal in it (None: files unreadable), and its sources, given or found in the folder `beside`.
 
-    `problem` is why its files give no documents, "" if they do.
+    `problem` is why its files give no documents, "" if they do. `unused` are the folders with documents beside the recipe that
+    are no source.
     """
 
     recipe: Recipe
@@ -167,6 +180,7 @@ class _NewRecipe:
     problem: str
     sources: Sequence[str]
     beside: Path | None
+    unused: Sequence[Path] = ()
 
 
 def init(args: argparse.Namespace) -> None:
@@ -194,6 +208,7 @@ def init(args: argparse.Namespace) -> None:
         )
     messages: list[str] = []
     has_documents = is_readable = True
+    unused: Sequence[Path] = ()
     if args.preset is not None:
         if option := "--full" if args.full else "--tokenizer" if args.tokenizer else "":
             raise NextlongError(
@@ -226,6 +241,7 @@ def init(args: argparse.Namespace) -> None:
             ),
         )
         messages = list(notes(new))
+        unused = new.unused
     named = [
         source.model_dump(include={"path", "name", "text", "id"})
         for source in recipe.ingest.sources
@@ -241,6 +257,8 @@ def init(args: argparse.Namespace) -> None:
     )
     if not has_documents:
         to_do = "no documents were found in its folder: set ingest.sources to the path of yours"
+        if unused:
+            to_do = "no folder was chosen: set ingest.sources to the path of one"
     wrote = [] if is_refused else [f"wrote {path}; {to_do}, then: nextlong run {path}"]
     present(args, {**outcome, "notes": messages}, "\n".join([*messages, *wrote]))
     if is_refused:
@@ -340,6 +358,7 @@ def new_recipe(
         problem=problem,
         sources=sources,
         beside=None if given else folder,
+        unused=() if given else _unused_folders(folder, sources),
     )
 
 
@@ -537,6 +556,14 @@ def notes(new: _NewRecipe) -> Iterator[str]:
         yield str(new.proposal)
         if new.proposal.least is not None:
             yield str(new.proposal.least)
+    if new.unused:
+        why = "because they may not be documents, or are another split"
+        named = ", ".join(str(folder) for folder in new.unused)
+        command = f"nextlong init RECIPE {shlex.quote(str(new.unused[0]))}"
+        yield (
+            f"folders not used, {why}: {named}; to use them, give all sources as FILE "
+            f"arguments, such as: {command}"
+        )
     for place in (new.beside, new.beside / "data") if new.beside else ():
         used = {*new.sources, str(new.recipe.tokenizer.source)}
         names = sorted(
@@ -648,9 +675,7 @@ def _sources_beside(folder: Path) -> list[str]:
     }
     for place, pattern in places:
         for below in sorted(place.glob("*")):
-            is_candidate = (
-                below.is_dir() and below.name[0] != "." and below != folder / "data"
-            )
+            is_candidate = _may_hold_documents(below) and below != folder / "data"
             inside = (below.glob(f"{pattern}{suffix}") for suffix in _DATA_SUFFIXES)
             first = next(itertools.chain.from_iterable(inside), None)
             if is_candidate and first is not None:
@@ -660,7 +685,73 @@ def _sources_beside(folder: Path) -> list[str]:
         list(names), Metadata(), split=None, config=None, place=str(folder)
     )
     kept = names.values() if chosen is None else map(names.__getitem__, chosen.names)
-    return list(map(str, kept))
+    others = [
+        below
+        for below in sorted(folder.glob("*"))
+        if below not in files and below != folder / "data"
+    ]
+    data_sets = [below for below in others if _has_train_split(below)]
+    return [*map(str, kept), *map(str, data_sets)]
+
+
+def _may_hold_documents(path: Path) -> bool:
+    """Return whether a path is a folder that is not hidden, and not a run directory or an environment."""
+    if path.name in _OTHERS_FOLDERS or path.name.startswith("."):
+        return False
+    # Files such as lost+found/inputs.json cannot be asked for without permission.
+    if not path.is_dir() or not os.access(path, os.R_OK | os.X_OK):
+        return False
+    return not any((path / name).is_file() for name in _OTHERS_FILES)
+
+
+def _has_train_split(path: Path) -> bool:
+    """Return whether a folder is a copy of a data set of the hub, or a saved one, with a split to train on."""
+    if not _may_hold_documents(path):
+        return False
+    readme = path / README
+    has_shards = any(path.glob("data/train-*-of-*"))
+    chosen = None
+    # Its configs may have no default one, and its files may not be readable.
+    with suppress(CorpusError, OSError):
+        content = readme.read_bytes() if readme.is_file() else b""
+        configs = read_metadata(content, b"", b"", place=str(path)).configs
+        if has_shards or configs or (path / SAVED).is_file():
+            chosen = split_of(Source(path=str(path)), where="FILE")
+    return chosen is not None and "train" in chosen.split.split("+")
+
+
+def _unused_folders(folder: Path, sources: Sequence[str]) -> list[Path]:
+    """Return the folders with documents in a folder and its `data` that no source is, or is in."""
+    used = [Path(source) for source in sources]
+    if folder in used:
+        return []
+    data = folder / "data"
+    below = [path for path in sorted(folder.glob("*")) if path != data]
+    below += sorted(data.glob("*"))
+    return [
+        path
+        for path in below
+        if not any(source.is_relative_to(path) for source in used)
+        and _may_hold_documents(path)
+        and _holds_a_document(path)
+    ]
+
+
+def _holds_a_document(folder: Path) -> bool:
+    """Return whether one of the first files in a folder and its folders has the name of a document."""
+    names_left = _NAMES_LOOKED_AT
+    for parent, folders, names in os.walk(folder):
+        # The vocabulary of a model is no document.
+        is_model = not _MODEL_FILES.isdisjoint(names)
+        if not is_model and any(kind_of_name(name) == "documents" for name in names):
+            return True
+        names_left -= len(names)
+        if names_left < 0:
+            return False
+        folders[:] = [
+            name for name in folders if _may_hold_documents(Path(parent) / name)
+        ]
+    return False
 
 
 def _gathered(paths: Sequence[str]) -> list[str]:
