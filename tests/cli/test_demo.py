@@ -1,6 +1,7 @@
 """The demo: its corpus, and the commands that it proposes."""
 
 import json
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -9,7 +10,10 @@ import pytest
 
 from nextlong.cli import demo
 from nextlong.cli.demo import module_text, stdlib_rows, write_demo_corpus
+from nextlong.cli.init import new_recipe
+from nextlong.cli.main import main
 from nextlong.errors import CorpusError
+from nextlong.recipe import Recipe
 
 
 @pytest.fixture
@@ -190,6 +194,34 @@ def test_this_interpreter_gives_a_corpus_worth_running(written):
     assert '"lambda"' in next(
         r["text"].lower() for r in rows if r["id"] == "python-topics/lambda"
     )
+
+
+def test_the_recipe_of_the_demo_extends_the_documents_that_init_would(
+    written, tmp_path, monkeypatch
+):
+    corpus, _ = written
+    shutil.copy(corpus, tmp_path / "corpus.jsonl")
+    monkeypatch.setattr(demo, "run_recipe", lambda recipe, args: None)
+    assert main(["demo", "--dir", str(tmp_path), "--json"]) == 0
+    recipe = Recipe.load(tmp_path / "demo.yaml")
+    proposed = new_recipe(tmp_path / "my.yaml", [str(corpus)]).recipe
+    assert recipe.compose.min_meta_chunks == proposed.compose.min_meta_chunks == 3
+
+
+@pytest.mark.thorough
+def test_the_demo_and_the_run_that_it_proposes_end_without_a_warning(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    assert main(["demo"]) == 0
+    shown = capsys.readouterr()
+    assert "warning:" not in shown.out + shown.err
+    *_, last = shown.out.strip().splitlines()
+    command = last[last.index("nextlong run") :]
+    assert main(shlex.split(command)[1:]) == 0
+    shown = capsys.readouterr()
+    assert "sequences:" in shown.out
+    assert "warning:" not in shown.out + shown.err
 
 
 def write_again(path, corpus):

@@ -31,9 +31,12 @@ from nextlong.text import counted
 _NEXT = (
     ("one sequence", "nextlong peek {run} 0"),
     ("its text", "nextlong peek {run} 0 --text"),
-    ("longer sequences", "nextlong run {recipe} --set compose.target_tokens=32768"),
+    ("shorter sequences", "nextlong run {recipe} --set compose.target_tokens=8192"),
 )
 _SEQUENCES, _TARGET_TOKENS, _VOCABULARY = 24, 16_384, 8_192
+# As `nextlong init` proposes for this corpus: with 2, 40 % of the tokens would stand
+# after the last meta-chunk.
+_MIN_META_CHUNKS: Final = 3
 _MIN_DOCUMENT_CHARS: Final = 200
 
 # Tests, applications and vendored or third-party code: no documentation, or not Python's own.
@@ -71,7 +74,11 @@ def run_demo(args: argparse.Namespace) -> None:
                 ]
             },
             "tokenizer": {"train": _VOCABULARY, "eos": "<|endoftext|>"},
-            "compose": {"sequences": _SEQUENCES, "target_tokens": _TARGET_TOKENS},
+            "compose": {
+                "sequences": _SEQUENCES,
+                "target_tokens": _TARGET_TOKENS,
+                "min_meta_chunks": _MIN_META_CHUNKS,
+            },
             "export": {"formats": ["parquet", "jsonl"]},
         }
     )
