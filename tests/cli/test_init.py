@@ -324,6 +324,24 @@ def test_lengths_and_numbers_are_proposed_from_the_documents(folder):
     )
 
 
+def test_few_documents_that_can_be_extended_are_counted_with_the_key_to_change(folder):
+    line = "A line about the tide, the harbour and the anchor of ship number {}.\n"
+    sizes = [10] * 268 + [40] * 31 + [70]  # lines: one, two and three chunks
+    rows = [
+        json.dumps({"text": "".join(line.format(n * 7 + k) for k in range(size))})
+        for n, size in enumerate(sizes)
+    ]
+    (folder / "a.jsonl").write_text("\n".join(rows))
+    new = new_recipe(folder / "my.yaml", ["a.jsonl"], tokenizer="400")
+    (told,) = [note for note in notes(new) if "min_meta_chunks" in note]
+    assert "32 of 300 documents have compose.min_meta_chunks=2 chunks" in told
+    assert "chunk.max_chars: 128 " in told
+    # Nothing is said where a third of the documents can be extended.
+    (folder / "b.jsonl").write_text("\n".join(rows[-96:]))
+    new = new_recipe(folder / "my.yaml", ["b.jsonl"], tokenizer="400")
+    assert not any("min_meta_chunks" in note for note in notes(new))
+
+
 def test_documents_of_two_chunks_are_left_to_longer_ones_and_the_price_is_said(folder):
     line = "A line about the tide, the harbour and the anchor of ship number {}.\n"
     sizes = [10] * 300 + [40] * 200 + [130] * 100  # lines: one, two and five chunks

@@ -21,6 +21,7 @@ from nextlong.runs.card import Exported
 from nextlong.runs.spans import Bin, Spread
 from nextlong.runs.stats import _AfterLast
 from nextlong.runs.warnings import CHECKS, of_rows
+from nextlong.schemas import DropReason
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -504,6 +505,86 @@ def test_fewer_than_asked_and_most_drafts_dropped(measured):
     assert said(found, "many-dropped").startswith(
         f"{sum(yields.dropped.values())} of {yields.drafts} drafts"
     )
+
+
+def test_drafts_dropped_for_the_most_uses_of_a_chunk_are_told_to_raise_it(measured):
+    texts = {"one": Writer(11).documents(60)}
+    found = measured(texts, "compose.sequences=60", "compose.max_uses=1")
+    assert found.reuse.max == 1
+    for name in ("fewer-sequences", "many-dropped"):
+        told = said(found, name)
+        assert "raise compose.max_uses or compose.draft_factor" in told
+        assert "lower compose.target_tokens" not in told
+    assert "compose.max_uses=1" in said(found, "fewer-sequences")
+    assert "too small" not in said(found, "fewer-sequences")
+    # With fewer drafts than requested sequences, documents are missing too.
+    run = nextlong.open(found.run)
+    for asked, is_small in ((found.yields.drafts, False), (61, True)):
+        yields = replace(found.yields, asked=asked)
+        told = warnings.warnings(replace(found, yields=yields), run)
+        (fewer,) = [one.message for one in told if one.name == "fewer-sequences"]
+        assert ("add documents" in fewer) == is_small
+    mended = measured(texts, "compose.sequences=60", "compose.max_uses=60")
+    assert "many-dropped" not in names(mended)
+
+
+def test_a_maximum_of_uses_that_no_chunk_reaches_is_not_blamed(sound):
+    found = sound()
+    run = nextlong.open(found.run)
+    dropped = {DropReason.TOO_FEW_NEGATIVES: found.yields.drafts}
+    yields = replace(found.yields, dropped=dropped, asked=found.sequences + 1)
+    lacking = replace(found, yields=yields, max_uses=found.reuse.max + 1)
+    for warned in warnings.warnings(lacking, run):
+        assert "compose.max_uses" not in warned.message
+        assert "add documents" in warned.message
+    assert "fewer-sequences" in [
+        warned.name for warned in warnings.warnings(lacking, run)
+    ]
+
+
+def test_few_long_documents_are_not_worth_more_meta_chunks_but_smaller_chunks(measured):
+    writer = Writer(1)
+    short = writer.documents(268, sentences=(6, 8))
+    two = writer.documents(31, sentences=(13, 15))
+    texts = {"one": [*short, *two, writer.document(sentences=40)]}
+    options = ["compose.sequences=20", "compose.target_tokens=4096"]
+    found = measured(texts, *options, "chunk.max_chars=900")
+    chunks = found.meta_chunks_histogram
+    shares = warnings.shares_after_last([(int(b.least), b.count) for b in chunks])
+    assert warnings.enough_meta_chunks(shares) is not None
+    assert shares[3].remaining < 0.3
+    assert "lower chunk.max_chars" in said(found, "few-meta-chunks")
+    setting = change(found, "few-meta-chunks")
+    assert setting.startswith("chunk.max_chars=")
+    mended = measured(texts, *options, setting)
+    assert "few-meta-chunks" not in names(mended)
+    assert mended.sequences == 20
+
+
+@pytest.mark.parametrize(
+    ("asked", "setting"),
+    [
+        (30, "compose.min_meta_chunks=4"),
+        (31, "chunk.max_chars="),
+        ("all", "compose.min_meta_chunks=4"),
+    ],
+)
+def test_more_meta_chunks_are_advised_where_documents_remain_for_all_sequences(
+    sound, asked, setting
+):
+    found = sound()
+    run = nextlong.open(found.run)
+    yields = replace(found.yields, eligible=100, asked=asked)
+    counts = bins({2: 5, 3: 2, 4: 3})  # three in ten have four chunks
+    few = replace(
+        found,
+        yields=yields,
+        after_last=after_last(share=0.4),
+        meta_chunks=spread(p50=2.0),
+        meta_chunks_histogram=counts,
+    )
+    told = {warned.name: warned for warned in warnings.warnings(few, run)}
+    assert told["few-meta-chunks"].change.startswith(setting)
 
 
 @pytest.mark.parametrize("method", ["standard", *thorough("untie_the_knots")])

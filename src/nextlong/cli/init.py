@@ -53,7 +53,12 @@ from nextlong.recipe import Recipe, Source
 from nextlong.recipe.keys import read_length
 from nextlong.recipe.recipe import commented
 from nextlong.recipe.text import preset_path
-from nextlong.runs.warnings import THRESHOLDS, enough_meta_chunks, shares_after_last
+from nextlong.runs.warnings import (
+    THRESHOLDS,
+    enough_meta_chunks,
+    shares_after_last,
+    three_chunk_chars,
+)
 from nextlong.sequences.shortfall import count_tokens
 from nextlong.sequences.tokenizer import Ends, check_source, find_ends_of
 from nextlong.text import Json, counted
@@ -100,7 +105,7 @@ _NAMED_FILES: Final = 3  # in a sentence, and rejected records
 _MIN_TOKENS, _MAX_TOKENS = 1_024, 131_072  # of a sequence
 _MIN_EXTENDABLE: Final = 0.1  # of the documents, which have two chunks or more
 _MIN_LEFT: Final = 0.1  # of the extendable documents, by compose.min_meta_chunks
-_MIN_CHUNK_CHARS: Final = 64
+_FEW_EXTENDABLE: Final = 0.25  # of the documents, which is worth a note
 _ROOM: Final = (
     4  # a sequence is this many times as long as the median extended document
 )
@@ -146,6 +151,7 @@ class _Proposal:
     reject_share: float
     first_rejects: Sequence[Reject] = ()
     least: _LeastChunks | None = None
+    few_extendable: str = ""
 
     def __str__(self) -> str:
         uses = self.sequences * self.target_tokens / self.tokens
@@ -432,9 +438,7 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
     max_chars = recipe.chunk.max_chars
     if (document_chars > max_chars).mean() < _MIN_EXTENDABLE:
         # With this size the median document has three chunks.
-        max_chars = max(
-            _MIN_CHUNK_CHARS, _power_of_two(float(np.median(document_chars)) / 3)
-        )
+        max_chars = three_chunk_chars(float(np.median(document_chars)))
     # A sample represents `scale` times as much of its source.
     documents = sum(sample.scale * sample.distinct_documents for sample in samples)
     options = recipe.chunk.model_dump() | {"max_chars": max_chars}
@@ -477,6 +481,14 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
     sequences = max(
         1, math.floor(min(_USES * tokens / length, extendable, _MAX_SEQUENCES))
     )
+    few_extendable = ""
+    smaller = three_chunk_chars(float(np.median(document_chars)))
+    if extendable < _FEW_EXTENDABLE * documents and smaller < max_chars:
+        few_extendable = (
+            f"only {extendable:,.0f} of {documents:,.0f} documents have "
+            f"compose.min_meta_chunks={meta_chunks} chunks or more and can be extended; "
+            f"chunk.max_chars: {smaller} would give the median document three chunks"
+        )
     rejects = sum(sample.rejects.total() for sample in samples)
     read = sum(sample.documents for sample in samples) + rejects
     first_rejects = [reject for sample in samples for reject in sample.first_rejects][
@@ -492,6 +504,7 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
         rejects / max(1, read),
         first_rejects,
         least,
+        few_extendable,
     )
 
 
@@ -556,6 +569,8 @@ def notes(new: _NewRecipe) -> Iterator[str]:
         yield str(new.proposal)
         if new.proposal.least is not None:
             yield str(new.proposal.least)
+        if new.proposal.few_extendable:
+            yield new.proposal.few_extendable
     if new.unused:
         why = "because they may not be documents, or are another split"
         named = ", ".join(str(folder) for folder in new.unused)

@@ -72,6 +72,8 @@ class _Thresholds:
 THRESHOLDS: Final = _Thresholds()
 _MOST_MIN_META_CHUNKS: Final = 8  # that is proposed
 _MARGIN_AFTER_LAST: Final = 0.9  # for the documents of a run, which are a sample
+_LEAST_LEFT: Final = 0.1  # of the sequences, if all are requested
+LEAST_CHUNK_CHARS: Final = 64  # that is proposed
 _MORE_KEYWORDS: Final = (
     "lower quest.min_keyword_score or min_keyword_chars, set quest.queries to a model "
     "that generates queries for such texts, or add documents on the same topics"
@@ -197,10 +199,17 @@ def _of_yield(stats: Stats) -> Iterator[Warned]:
             ),
             "",
         )
+    elif _is_max_uses_reached(stats):
+        cure = fewer = "raise compose.max_uses or compose.draft_factor"
+        # Even if no draft were dropped, the sequences would not suffice.
+        if isinstance(yields.asked, int) and composed < yields.asked:
+            fewer += ", and add documents or lower compose.min_meta_chunks"
     elif stats.layout == Layout.EXTENDED:
         fewer += " or compose.min_meta_chunks"
     if isinstance(yields.asked, int) and stats.sequences < yields.asked:
         why = "the corpus is too small for more of this length"
+        if fewer != LONGER and _is_max_uses_reached(stats):
+            why = f"compose.max_uses={stats.max_uses} leaves too few negatives"
         unshared = _unshared_keywords(stats)
         if unshared is not None:
             why, fewer = f"{unshared} and are in no sequence", _MORE_KEYWORDS
@@ -237,6 +246,14 @@ def _of_yield(stats: Stats) -> Iterator[Warned]:
             count=copies,
             documents=yields.documents,
         )
+
+
+def _is_max_uses_reached(stats: Stats) -> bool:
+    """Return whether drafts were dropped, and compose.max_uses withheld chunks of them."""
+    most_uses = stats.reuse.max
+    if stats.max_uses is None or most_uses is None:
+        return False
+    return bool(stats.yields.dropped) and most_uses >= stats.max_uses
 
 
 def _unshared_keywords(stats: Stats) -> str | None:
@@ -324,20 +341,57 @@ def _of_last_chunks(stats: Stats) -> Iterator[Warned]:
             [(int(one.least), one.count) for one in stats.meta_chunks_histogram]
         )
         enough = enough_meta_chunks(shares)
-        change = "" if enough is None else f"compose.min_meta_chunks={enough}"
-        remaining = ""
-        if enough is not None:
-            share = shares[enough].remaining
-            remaining = f" ({share:.0%} of them have {enough} chunks or more)"
+        remaining = 0.0 if enough is None else shares[enough].remaining
+        cure, change = _more_meta_chunks(stats, enough, remaining)
         yield _warned(
             "few-meta-chunks",
             change,
             share=after.share,
             median=meta_chunks.p50,
-            remaining=remaining,
+            cure=cure,
         )
     if after.short_share > THRESHOLDS.most_short_last:
         yield _warned("short-last-chunks", after=after, sequences=meta_chunks.count)
+
+
+def _more_meta_chunks(
+    stats: Stats, enough: int | None, remaining: float
+) -> tuple[str, str]:
+    """Return the cure of `few-meta-chunks`, and the setting that is likely to do it.
+
+    Documents of `enough` chunks avoid the warning, and are the share `remaining` of those
+    that can be extended. Each gives one sequence, so they may be too few.
+    """
+    asked = stats.yields.asked
+    needed: float = stats.sequences * _LEAST_LEFT
+    if isinstance(asked, int):
+        needed = asked
+    documents = remaining * stats.yields.eligible
+    if enough is not None and documents >= needed:
+        cure = (
+            "raise compose.min_meta_chunks, so that only longer documents are extended "
+            f"({remaining:.0%} of them have {enough} chunks or more)"
+        )
+        return cure, f"compose.min_meta_chunks={enough}"
+    cure = "lower chunk.max_chars, so that documents have more chunks"
+    if enough is not None:
+        cure += (
+            f" (only about {documents:,.0f} of {stats.yields.eligible:,} have {enough} "
+            "or more, too few to raise compose.min_meta_chunks)"
+        )
+    smaller = stats.max_chars // 2
+    if stats.document_chars is not None:
+        smaller = min(smaller, three_chunk_chars(stats.document_chars.p50))
+    change = ""
+    if smaller >= LEAST_CHUNK_CHARS:
+        change = f"chunk.max_chars={smaller}"
+    return cure, change
+
+
+def three_chunk_chars(median_chars: float) -> int:
+    """Return the chunk size, a power of two, at which the median document has three."""
+    third = max(1.0, median_chars / 3)
+    return max(LEAST_CHUNK_CHARS, 1 << math.floor(math.log2(third)))
 
 
 class AfterLast(NamedTuple):
