@@ -152,7 +152,7 @@ def test_odd_arguments_of_synthesize_are_refused(name, tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path):
-    file = tmp_path / "file"
+    file = tmp_path / f"a-file-with-a-long-name-{'x' * 80}"
     file.touch()
     with pytest.raises(ArgumentError, match="cannot hold folders") as refused:
         nextlong.synthesize(TEXTS, folder=file, progress=False)

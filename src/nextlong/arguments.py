@@ -13,6 +13,7 @@ import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,10 @@ MOST: Final = 2**63 - 1  # what an int64 holds
 def wrong(name: str, value: object, problem: str, *, fix: str) -> ArgumentError:
     """Return the error for an argument: `name=value problem; fix`."""
     shown = " ".join(repr(value).split())
-    return ArgumentError(f"{name}={shown:.80} {problem}; {fix}")
+    # A user recognizes a path by its end, and a path may have 4,096 bytes.
+    may_be_path = isinstance(value, str | PathLike)
+    max_chars = 4096 if may_be_path else 80
+    return ArgumentError(f"{name}={shown[:max_chars]} {problem}; {fix}")
 
 
 def whole_number(
