@@ -1,5 +1,7 @@
 """Whatever error of the tree a command raises is told in a line, without a traceback, and ends with 2."""
 
+import pickle
+
 import pytest
 
 import nextlong
@@ -30,3 +32,18 @@ def test_each_is_told_without_a_traceback(
     (tmp_path / "r.yaml").write_text(recipe_for(tmp_path / "run").dump())
     assert main(["run", str(tmp_path / "r.yaml")]) == 2
     assert capsys.readouterr().err == "error: embed.size=[7] is wrong; make it 8\n"
+
+
+@pytest.mark.parametrize("error", TREE, ids=lambda error: error.__name__)
+def test_an_error_keeps_its_parts_between_processes(error):
+    raised = error(where="embed.size", value=7, problem="is odd", fix="make it 8")
+    arrived = pickle.loads(pickle.dumps(raised))
+    assert type(arrived) is error
+    assert str(arrived) == "embed.size=7 is odd; make it 8"
+    assert (arrived.where, arrived.value) == ("embed.size", "7")
+    assert (arrived.problem, arrived.fix) == ("is odd", "make it 8")
+
+
+def test_an_error_without_a_value_names_the_place_before_a_colon():
+    raised = errors.CorpusError(where="a.jsonl", problem="it is empty", fix="drop it")
+    assert str(raised) == "a.jsonl: it is empty; drop it"

@@ -28,7 +28,7 @@ def wrong(name: str, value: object, problem: str, *, fix: str) -> ArgumentError:
     # A user recognizes a path by its end, and a path may have 4,096 bytes.
     may_be_path = isinstance(value, str | PathLike)
     max_chars = 4096 if may_be_path else 80
-    return ArgumentError(f"{name}={shown[:max_chars]} {problem}; {fix}")
+    return ArgumentError(where=name, value=shown[:max_chars], problem=problem, fix=fix)
 
 
 def whole_number(

@@ -1,14 +1,59 @@
 """Errors: all mistakes that a user can fix, as one exception tree.
 
-Each message says what happened, where, with which value, and how to fix it. The command line prints it without a traceback and
-exits with code 2. A bug in nextlong is an ordinary Python exception with a traceback.
+Each error takes where the mistake is, with which value, what is wrong and how to fix it,
+and composes the sentence. The command line prints it without a traceback and exits with
+code 2. A bug in nextlong is an ordinary Python exception with a traceback.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Self
+
 
 class NextlongError(Exception):
-    """A mistake that the user can fix; the base class of all others."""
+    """A mistake that the user can fix; the base class of all others.
+
+    where: the key of the recipe, the option, the file or the run
+    value: what stands there, as the user wrote it, if that says more than its place
+    problem: what is wrong; with a value, a predicate of it ("is below 1"), without one,
+        a clause of its own ("it has no column 'text'")
+    fix: what the user can do
+
+    The sentence is `where=value problem; fix` or `where: problem; fix`.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        where: object = "",
+        problem: str = "",
+        fix: str = "",
+        value: object | None = None,
+    ) -> None:
+        self.where = str(where)
+        self.value = None if value is None else str(value)
+        self.problem = problem
+        self.fix = fix
+        super().__init__(message or self._sentence())
+
+    def _sentence(self) -> str:
+        if self.value is None:
+            return f"{self.where}: {self.problem}; {self.fix}"
+        return f"{self.where}={self.value} {self.problem}; {self.fix}"
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[()], dict[str, Any]]:
+        """Pickle by keyword: errors travel from worker processes to the main one."""
+        parts: dict[str, Any] = {
+            "message": str(self),
+            "where": self.where,
+            "value": self.value,
+            "problem": self.problem,
+            "fix": self.fix,
+        }
+        return partial(type(self), **parts), (), dict(self.__dict__)
 
 
 class RecipeError(NextlongError):
