@@ -370,7 +370,19 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
         cure = f"raise it{or_lower}, or add shorter documents"
     elif 2 * of_candidates > sum(made.dropped.values()):
         problem = f"needs more than mine.candidates={recipe.mine.candidates}"
-        cure = f"raise mine.candidates, or set it to auto{or_copies}"
+        cure = "raise mine.candidates, or set it to auto"
+        filtered = sum(part.near_duplicates or 0 for part in made.drafted)
+        if filtered:
+            problem += (
+                f" per meta-chunk: {filtered:,} candidates that repeat the document or"
+                " each other were filtered out"
+            )
+            if recipe.ingest.dedup != "minhash":
+                cure += (
+                    ", or set ingest.dedup: minhash to keep one of each "
+                    "(pip install 'nextlong[dedup]')"
+                )
+        cure += or_copies
     elif not longest:
         problem = f"and compose.min_gap_tokens={compose.min_gap_tokens} require more negatives than this corpus has"
         cure = f"add documents or lower them{or_copies}"
