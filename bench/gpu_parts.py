@@ -182,9 +182,9 @@ def attention_of(kernel: str) -> Callable[..., tuple[Tensor, None]]:
     """Return nextlong's attention, as transformers calls it."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-    from nextlong.train import exact
+    from nextlong.train.attention import register_attention
 
-    name = exact.register_attention(kernel)  # type: ignore[arg-type]
+    name = register_attention(kernel)  # type: ignore[arg-type]
     attend: Callable[..., tuple[Tensor, None]] = ALL_ATTENTION_FUNCTIONS[name]
     return attend
 
@@ -866,7 +866,8 @@ def head_error(
     machine: Machine, *, blocks: int, block_tokens: int, width: int, vocabulary: int
 ) -> Json:
     """Return the relative error of the gradient, and its norm over the exact one."""
-    from nextlong.train import exact
+    from nextlong.train.attention import register_attention
+    from nextlong.train.loss import install_loss
 
     tokens = blocks * block_tokens
     config = transformers.LlamaConfig(
@@ -883,10 +884,10 @@ def head_error(
         torch.manual_seed(0)
         model = transformers.AutoModelForCausalLM.from_config(
             config,
-            attn_implementation=exact.register_attention(),
+            attn_implementation=register_attention(),
             dtype=torch.float32,
         ).to(machine.device)
-        exact.install_loss(model, block_tokens=block_tokens)
+        install_loss(model, block_tokens=block_tokens)
         batch = random_batch(machine, vocabulary, [0, tokens], seed=1)
         with torch.autocast(machine.device, torch.bfloat16, enabled=is_rounded):
             loss = model(**batch).loss

@@ -67,12 +67,13 @@ def ours(row: int, documents: int, steps: int, warm_up: int) -> Clocks:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from nextlong.train import exact
+    from nextlong.train.attention import register_attention
+    from nextlong.train.loss import install_loss
 
     model = LlamaForCausalLM._from_config(
-        LlamaConfig(**SIZES), attn_implementation=exact.register_attention()
+        LlamaConfig(**SIZES), attn_implementation=register_attention()
     )
-    exact.install_loss(model)
+    install_loss(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     bounds = torch.arange(0, row + 1, row // documents, dtype=torch.int32)
     started = clocks()

@@ -9,7 +9,7 @@ def llama(kernel, **sizes):
     import torch
     from transformers import AutoModelForCausalLM, LlamaConfig
 
-    from nextlong.train import exact
+    from nextlong.train.attention import register_attention
 
     config = LlamaConfig(
         vocab_size=97,
@@ -23,7 +23,7 @@ def llama(kernel, **sizes):
         **sizes,
     )
     torch.manual_seed(0)
-    name = exact.register_attention(kernel) if kernel != "stock" else "sdpa"
+    name = register_attention(kernel) if kernel != "stock" else "sdpa"
     return AutoModelForCausalLM.from_config(config, attn_implementation=name)
 
 

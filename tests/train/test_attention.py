@@ -129,7 +129,7 @@ def test_packed_documents_are_given_to_varlen_attention_as_it_reads_them(
     import torch
     from torch.nn.attention import varlen
 
-    from nextlong.train import exact
+    from nextlong.train import attention
 
     def by_hand(query, key, value, bounds, *_, scale, window_size, **options):
         assert window_size == (-1, 0)
@@ -147,7 +147,7 @@ def test_packed_documents_are_given_to_varlen_attention_as_it_reads_them(
         return torch.cat(parts)
 
     monkeypatch.setattr(varlen, "varlen_attn", by_hand)
-    monkeypatch.setattr(exact, "_VARLEN_SHARES_HEADS", shares_heads)
+    monkeypatch.setattr(attention, "_VARLEN_SHARES_HEADS", shares_heads)
     row = packed(BOUNDS)
     with torch.no_grad():
         found, expected = (llama(kernel)(**row).logits for kernel in ("varlen", "sdpa"))
@@ -188,16 +188,16 @@ def test_queries_keys_and_values_have_one_precision_under_autocast(monkeypatch):
     """As flash-attention wants them; RoPE returns queries and keys in float32."""
     import torch
 
-    from nextlong.train import exact
+    from nextlong.train import attention
 
     seen = []
-    kernel = exact.scaled_dot_product_attention
+    kernel = attention.scaled_dot_product_attention
 
     def watched(query, key, value, **options):
         seen.append({query.dtype, key.dtype, value.dtype})
         return kernel(query, key, value, **options)
 
-    monkeypatch.setattr(exact, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", watched)
     model = llama("auto")
     with torch.autocast("cpu", torch.bfloat16):
         model(**packed(BOUNDS))

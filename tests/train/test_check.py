@@ -44,15 +44,17 @@ def checked(name, *, is_packed, **more):
     import torch
     import transformers
 
-    from nextlong.train import exact, model
+    from nextlong.train import model
+    from nextlong.train.attention import register_attention
+    from nextlong.train.loss import install_loss
     from nextlong.train.recipe import TrainRecipe
 
     config = getattr(transformers, f"{name}Config")(**SIZES, **more)
     torch.manual_seed(0)
     made = transformers.AutoModelForCausalLM.from_config(
-        config, attn_implementation=exact.register_attention()
+        config, attn_implementation=register_attention()
     )
-    exact.install_loss(made)
+    install_loss(made)
     keys = {
         "out": "out",
         "data": {"runs": ["run"]},
@@ -86,10 +88,10 @@ def test_convolutions_that_read_across_borders_are_refused_where_rows_are_packed
 
 
 def test_a_multiplier_of_the_output_head_is_kept(monkeypatch):
-    from nextlong.train import exact
+    from nextlong.train import loss
 
     assert checked("FalconH1", is_packed=False, lm_head_multiplier=0.5, **MAMBA)
-    monkeypatch.setattr(exact, "_logit_scale", lambda _: 1.0)
+    monkeypatch.setattr(loss, "_logit_scale", lambda _: 1.0)
     with pytest.raises(
         errors.RecipeError, match="by the model's own forward pass, which scales"
     ):

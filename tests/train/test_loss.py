@@ -19,10 +19,10 @@ def labelled(row, bounds):
 def test_blocks_give_the_loss_and_the_gradients_of_the_whole(block_tokens):
     import torch
 
-    from nextlong.train import exact
+    from nextlong.train.loss import install_loss
 
     stock, ours = llama("auto"), llama("auto")
-    exact.install_loss(ours, block_tokens=block_tokens)
+    install_loss(ours, block_tokens=block_tokens)
     row = labelled(packed(BOUNDS), BOUNDS)
     expected, found = stock(**row).loss, ours(**row).loss
     assert found.item() == pytest.approx(expected.item(), abs=1e-5)
@@ -35,7 +35,7 @@ def test_blocks_give_the_loss_and_the_gradients_of_the_whole(block_tokens):
 def test_float32_whatever_the_model_computes_in():
     import torch
 
-    from nextlong.train import exact
+    from nextlong.train.loss import install_loss
 
     model = llama("auto").bfloat16()
     row = labelled(packed(BOUNDS), BOUNDS)
@@ -44,7 +44,7 @@ def test_float32_whatever_the_model_computes_in():
     expected = torch.nn.functional.cross_entropy(
         logits[0, :-1].float(), row["labels"][0, 1:], ignore_index=-100
     )
-    exact.install_loss(model)
+    install_loss(model)
     found = model(**row).loss
     assert found.dtype == torch.float32
     assert found.item() == pytest.approx(expected.item(), rel=1e-5)
@@ -52,10 +52,10 @@ def test_float32_whatever_the_model_computes_in():
 
 def head_loss(head, hidden, labels, *, blocks, scale=1.0):
     """Return the losses of tokens of one row, computed in this many blocks."""
-    from nextlong.train import exact
+    from nextlong.train.loss import _token_losses
 
     block_tokens = (labels.shape[1] - 1) // blocks
-    return exact._token_losses(
+    return _token_losses(
         hidden, labels, head=head, scale=scale, block_tokens=block_tokens
     )
 
@@ -120,7 +120,7 @@ def test_on_a_gpu_products_of_16_bits_give_float32():
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from nextlong.train import exact
+    from nextlong.train.loss import _HeadLoss
 
     class Products(TorchDispatchMode):
         types = frozenset()
@@ -138,8 +138,8 @@ def test_on_a_gpu_products_of_16_bits_give_float32():
         states, weight = (torch.empty(n, 64, device="cuda") for n in (60, 512))
         targets = torch.zeros(60, dtype=torch.int64, device="cuda")
         options = (None, targets, 0.5, torch.bfloat16, 30)
-        losses = exact._HeadLoss.forward(saved, states, weight, *options)
-        gradients = exact._HeadLoss.backward(saved, torch.ones_like(losses))
+        losses = _HeadLoss.forward(saved, states, weight, *options)
+        gradients = _HeadLoss.backward(saved, torch.ones_like(losses))
     assert products.types == {(torch.bfloat16, torch.bfloat16, torch.float32)}
     assert [(one.shape, one.dtype) for one in gradients[:2]] == [
         (states.shape, torch.float32),
@@ -149,10 +149,10 @@ def test_on_a_gpu_products_of_16_bits_give_float32():
 
 def test_parts_of_a_step_add_up_to_it():
     """Documents of different lengths in two micro batches count by their tokens, not by half each."""
-    from nextlong.train import exact
+    from nextlong.train.loss import install_loss
 
     model = llama("auto")
-    exact.install_loss(model)
+    install_loss(model)
     whole = labelled(packed(BOUNDS), BOUNDS)
     items = int((whole["labels"][:, 1:] != -100).sum())
     assert items == BOUNDS[-1] - len(BOUNDS) + 1
@@ -171,14 +171,14 @@ def test_parts_of_a_step_add_up_to_it():
 def test_losses_of_single_tokens_sum_to_the_loss():
     import torch
 
-    from nextlong.train import exact
+    from nextlong.train.loss import _token_losses
 
     model, row = llama("auto"), labelled(packed(BOUNDS), BOUNDS)
     with torch.no_grad():
         hidden = model.model(
             **{key: row[key] for key in ("input_ids", "position_ids", "cu_seq_lens_q")}
         ).last_hidden_state
-        (each,) = exact._token_losses(
+        (each,) = _token_losses(
             hidden, row["labels"], head=model.lm_head, scale=1.0, block_tokens=100
         )
         expected = model(**row).loss * int(
@@ -192,7 +192,7 @@ def test_logits_never_stand_whole():
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from nextlong.train import exact
+    from nextlong.train.loss import install_loss
 
     class Largest(TorchDispatchMode):
         elements = 0
@@ -205,16 +205,16 @@ def test_logits_never_stand_whole():
             return made
 
     model, row = llama("auto"), labelled(packed(BOUNDS), BOUNDS)
-    exact.install_loss(model, block_tokens=64)
+    install_loss(model, block_tokens=64)
     with Largest() as seen:
         model(**row).loss.backward()
     assert seen.elements <= 520 * 96  # the widest layer's, and not 520 × 97 logits
 
 
 def test_bent_logits_are_refused():
-    from nextlong.train import exact
+    from nextlong.train.loss import _logit_scale
 
     model = llama("auto")
     model.config.final_logit_softcapping = 30.0
     with pytest.raises(ValueError, match="final_logit_softcapping"):
-        exact._logit_scale(model)
+        _logit_scale(model)

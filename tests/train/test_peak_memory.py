@@ -49,13 +49,13 @@ def measured(recipe, config, lengths):
     import torch
     from transformers import AutoModelForCausalLM
 
-    from nextlong.train import exact
+    from nextlong.train.attention import register_attention
     from nextlong.train.model import autocast, optimizer_for, ready_to_train
     from nextlong.train.rows import packed_batch
 
     config.use_cache = False
     model = AutoModelForCausalLM.from_config(
-        config, attn_implementation=exact.register_attention()
+        config, attn_implementation=register_attention()
     )
     model = ready_to_train(model, recipe)
     optimizer = optimizer_for(model.train(), recipe)

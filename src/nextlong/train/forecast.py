@@ -30,7 +30,7 @@ from nextlong.errors import RecipeError
 from nextlong.report import tables
 from nextlong.rng import rng_for
 from nextlong.text import Json, counted
-from nextlong.train import exact
+from nextlong.train.attention import layers_of, register_attention
 from nextlong.train.model import (
     Prepared,
     accelerator,
@@ -563,7 +563,7 @@ def _model_of_layers(
         smaller.layer_types = smaller.layer_types[:layers]
     if recipe.model.lora_rank is not None and recipe.training.precision == "bf16":
         dtype = torch.bfloat16  # of frozen weights
-    name = exact.register_attention(recipe.attention_kernel)
+    name = register_attention(recipe.attention_kernel)
     model = AutoModelForCausalLM.from_config(
         smaller, attn_implementation=name, dtype=dtype
     )
@@ -608,7 +608,7 @@ def _run_step(
         ):  # the tracker hooks on gradients, which frozen weights do not have
             if not parameter.requires_grad:
                 tracker._param_to_grad_hook_handles[parameter] = hookless, hookless
-        stack = exact.layers_of(
+        stack = layers_of(
             model.get_base_model() if hasattr(model, "peft_config") else model
         )
         with tracker:

@@ -42,8 +42,9 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import forecast, metrics
 from nextlong.train import model as models
+from nextlong.train.attention import compile_layers
 from nextlong.train.emit import trainer_arguments
-from nextlong.train.exact import IGNORED, compile_layers
+from nextlong.train.loss import IGNORED
 from nextlong.train.model import RECORD, Prepared, prepare
 from nextlong.train.recipe import (
     ENGINE_KEYS,

@@ -35,7 +35,7 @@ from nextlong.engine import store
 from nextlong.report import tables
 from nextlong.schemas import META, ROLES
 from nextlong.text import Json
-from nextlong.train.exact import IGNORED
+from nextlong.train.loss import IGNORED
 from nextlong.train.recipe import Watch
 from nextlong.train.rows import TrainingRow, TrainingRows, flat, on_device
 

@@ -37,7 +37,12 @@ from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError, TokenizerError
 from nextlong.runs.run import Run
 from nextlong.text import counted, first_sentence, why_no_model
-from nextlong.train import exact
+from nextlong.train.attention import (
+    compile_layers,
+    install_positions,
+    register_attention,
+)
+from nextlong.train.loss import install_loss
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import (
     TrainingRows,
@@ -352,7 +357,7 @@ def make_model(
     _check_kernel(recipe)
     model = load_weights(recipe, config, is_packed=is_packed)
     if recipe.compile == "on":
-        exact.compile_layers(model, backend=COMPILER, is_packed=is_packed)
+        compile_layers(model, backend=COMPILER, is_packed=is_packed)
     # Without a GPU everything is in main memory already, and torch cannot pin it.
     offload = recipe.memory.checkpointing == "offload" and accelerator().type != "cpu"
     return ready_to_train(model, recipe, offload=offload)
@@ -379,7 +384,7 @@ def ready_to_train(
     Raises RecipeError where PEFT is missing.
     """
     is_checkpointed, keys = recipe.memory.checkpointing != "none", recipe.model
-    exact.install_loss(model, block_tokens=recipe.memory.loss_block_tokens)
+    install_loss(model, block_tokens=recipe.memory.loss_block_tokens)
     if is_checkpointed:
         _checkpoint_activations(model, offload=offload)
     if keys.lora_rank is None:
@@ -419,7 +424,7 @@ def load_weights(
     recipe: TrainRecipe, config: PretrainedConfig, *, is_packed: bool = True
 ) -> PreTrainedModel:
     """Return the model with the weights of `model.path`, or with random ones for `model.scratch`. Raises RecipeError."""
-    name = exact.register_attention(recipe.attention_kernel, is_packed=is_packed)
+    name = register_attention(recipe.attention_kernel, is_packed=is_packed)
     path = recipe.model.path
     if path is None:
         torch.manual_seed(recipe.seed)
@@ -452,7 +457,7 @@ def load_weights(
         raise RecipeError(
             f"model.path={path!r}: the weight {broken} holds NaN or infinity; name another folder"
         )
-    exact.install_positions(model)
+    install_positions(model)
     return model
 
 

@@ -28,7 +28,7 @@ from nextlong.schemas import META, ROLES
 from nextlong.text import counted
 from nextlong.torch import SequenceDataset
 from nextlong.train.conversations import read_conversations, render
-from nextlong.train.exact import IGNORED
+from nextlong.train.loss import IGNORED
 from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
 
 

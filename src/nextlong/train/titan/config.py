@@ -44,7 +44,7 @@ from transformers import PretrainedConfig
 from nextlong.errors import RecipeError, RunError
 from nextlong.text import Json
 from nextlong.train.emit import check_llama
-from nextlong.train.exact import IGNORED
+from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import STOPPED_ADVICE, Metrics, TrainedStep, means, tally
 from nextlong.train.model import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe, micro_batches
