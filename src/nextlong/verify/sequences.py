@@ -1,7 +1,10 @@
-"""Sequences: check that spans cover [0, T), are in order and complete, that no chunk repeats, and where chunks are cut.
+"""Sequences: check spans, their order, separators, repeated chunks and cuts.
 
-In:  SEQUENCES, with columns of CHUNKS and TOKENS for each chunk. Out: one outcome per check. Each role has its own rules, so
-that sequences of meta-chunks and negatives and those of whole documents are both checked.
+In:  SEQUENCES, with columns of CHUNKS and TOKENS for each chunk.
+Out: one outcome per check.
+
+Each role has its own rules, so that sequences of meta-chunks and negatives and those of
+whole documents are both checked. A *problem* is the description of one breach.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nextlong.schemas import (
     BOS,
@@ -25,335 +29,475 @@ from nextlong.schemas import (
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, StoredRun
 
-_MOST_TRIMMED = (
-    4  # maximum number of tokens that a cut gives up to fall between two characters
-)
+# Tokens that a cut may give up to fall between two characters.
+_MAX_TRIMMED = 4
+_MAX_USES = np.iinfo(np.uint16).max  # uses of a chunk are counted up to this
 
 
 def check_sequences(run: StoredRun) -> list[CheckOutcome]:
+    """Check each sequence by itself, then ids and uses across all of them."""
     spans = CheckOutcome("spans tile the sequence", "spans")
-    per_sequence = [
-        (CheckOutcome("separators, bos, eos", "sequences"), _separator_problems),
-        (CheckOutcome("chunks complete and in order", "sequences"), _order_problems),
-        (CheckOutcome("no chunk twice", "sequences"), _repeat_problems),
-    ]
+    separators = CheckOutcome("separators, bos, eos", "sequences")
+    order = CheckOutcome("chunks complete and in order", "sequences")
+    repeats = CheckOutcome("no chunk twice", "sequences")
     negatives = CheckOutcome("negatives of other documents", "negatives")
-    between = CheckOutcome("negatives between meta-chunks", "gaps")
-    wants_own = (
-        run.negatives.origin == "meta-chunk"
-    )  # whether negatives belong to the meta-document
+    gaps = CheckOutcome("negatives between meta-chunks", "gaps")
     for sequence in run.sequences():
         spans.breach_each(_span_problems(run, sequence), checked=len(sequence.chunk))
-        for outcome, problems in per_sequence:
-            outcome.breach_each(problems(run, sequence), checked=1)
-        is_negative, metas = (
-            sequence.role == NEGATIVE,
-            np.flatnonzero(sequence.role == META),
+        separators.breach_each(_separator_problems(run, sequence), checked=1)
+        order.breach_each(_order_problems(run, sequence), checked=1)
+        repeats.breach_each(_repeat_problems(run, sequence), checked=1)
+        negatives.breach_each(
+            _negative_problems(run, sequence),
+            checked=int(np.count_nonzero(sequence.role == NEGATIVE)),
         )
-        negatives.checked += int(is_negative.sum())
-        is_own = np.isin(sequence.doc, sequence.doc[metas])
-        for span in np.flatnonzero(is_negative & (is_own != wants_own)).tolist():
-            negatives.breach(
-                f"{sequence.where(span)} is {'not ' if wants_own else ''}part of the meta-document"
+        if run.is_exact:
+            meta_chunks = int(np.count_nonzero(sequence.role == META))
+            gaps.breach_each(
+                _gap_problems(run, sequence), checked=max(0, meta_chunks - 1)
             )
-        # (spans + 1,) tokens of negatives before each span; their differences at the meta-chunks are the gaps.
-        tokens = np.append(0, np.cumsum(sequence.lengths * is_negative))
-        gaps = np.diff(tokens[metas]).tolist() if run.is_exact else []
-        between.checked += len(gaps)
-        for span, gap in zip(metas[1:].tolist(), gaps, strict=False):
-            if gap < run.min_gap_tokens:
-                few = f"has {gap} tokens of negatives between it and the meta-chunk before"
-                between.breach(
-                    f"{sequence.where(span)} {few}, compose.min_gap_tokens is {run.min_gap_tokens}"
-                )
-    optional = [
-        *([negatives] if negatives.checked else []),
-        *([between] if run.is_exact else []),
-    ]
-    return [
-        spans,
-        *(outcome for outcome, _ in per_sequence),
-        *optional,
-        *_check_across(run),
-    ]
+
+    outcomes = [spans, separators, order, repeats]
+    if negatives.checked:
+        outcomes.append(negatives)
+    if run.is_exact:
+        outcomes.append(gaps)
+    return outcomes + _check_across(run)
+
+
+def _spans_where(is_wanted: NDArray[np.bool_]) -> list[int]:
+    indices: list[int] = np.flatnonzero(is_wanted).tolist()
+    return indices
 
 
 def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield spans that do not cover exactly [0, T), or do not match their chunk."""
+    where = sequence.where
     target = int(run.setting("compose", "target_tokens", 0)) + run.extra_tokens
-    if not len(sequence.start) or sequence.end[-1] != target:
-        reached = int(sequence.end[-1]) if len(sequence.end) else 0
-        yield f"sequence {sequence.number} has {reached:,} tokens, compose.target_tokens is {target:,}"
-    before = np.concatenate(
-        [[0], sequence.end[:-1]]
-    )  # (spans,) expected start of each span
-    lengths, is_chunk = sequence.lengths, sequence.is_chunk
-    for is_wrong, problem in (
-        (
-            (sequence.start != before) | (lengths < 1),
-            "should begin at {before} and hold at least one token",
-        ),
-        (is_chunk & (sequence.doc == UNKNOWN), "names a chunk that does not exist"),
-        (
-            ~is_chunk & (sequence.chunk != NO_CHUNK),
-            "names a chunk but its role has none",
-        ),
-        (
-            is_chunk & (lengths > sequence.tokens),
-            "is longer than its chunk, which has {tokens} tokens",
-        ),
-    ):
-        for span in np.flatnonzero(is_wrong).tolist():
-            yield f"{sequence.where(span)} {problem.format(before=before[span], tokens=sequence.tokens[span])}"
-    if len(truncated := np.flatnonzero(sequence.is_truncated)) > 1:
-        yield f"{sequence.where(int(truncated[0]))} and {len(truncated) - 1} more are cut; at most one chunk may be"
+    has_spans = len(sequence.end) > 0
+    reached = int(sequence.end[-1]) if has_spans else 0
+    # Exports of next tokens need one token more than the recipe asks for.
+    if not has_spans or reached != target:
+        yield (
+            f"sequence {sequence.number} has {reached:,} tokens, "
+            f"compose.target_tokens is {target:,}"
+        )
+
+    expected_starts = np.append(0, sequence.end[:-1])  # (spans,)
+    is_elsewhere = sequence.start != expected_starts
+    is_empty = sequence.lengths < 1
+    for span in _spans_where(is_elsewhere | is_empty):
+        expected = f"should begin at {expected_starts[span]}"
+        yield f"{where(span)} {expected} and hold at least one token"
+
+    is_chunk = sequence.is_chunk
+    for span in _spans_where(is_chunk & (sequence.doc == UNKNOWN)):
+        yield f"{where(span)} names a chunk that does not exist"
+    for span in _spans_where(~is_chunk & (sequence.chunk != NO_CHUNK)):
+        yield f"{where(span)} names a chunk but its role has none"
+    for span in _spans_where(is_chunk & (sequence.lengths > sequence.tokens)):
+        tokens = sequence.tokens[span]
+        yield f"{where(span)} is longer than its chunk, which has {tokens} tokens"
+
+    cut = _spans_where(sequence.is_truncated)
+    if len(cut) > 1:
+        others = len(cut) - 1
+        yield f"{where(cut[0])} and {others} more are cut; at most one chunk may be"
 
 
 def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
-    """Yield missing, superfluous or overlong separators, and misplaced bos and eos tokens."""
-    special, lengths = run.special_ids, sequence.lengths
-    last = len(lengths) - 1
-    for role, place in ((BOS, 0), (EOS, last)):
-        spans = np.flatnonzero(sequence.role == role).tolist()
-        if spans != ([place] if special[role] else []) or any(
-            lengths[span] != len(special[role]) for span in spans
-        ):
-            yield f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, the tokenizer's is {special[role]}"
-    end = last - bool(special[EOS])  # the span that is cut if the sequence is full
-    # (spans,) whether an uncut chunk needs a separator: it does not end in a newline, and the next chunk of the sequence, apart
-    # from separators, does not continue its document.
+    """Yield wrong separators, and misplaced bos and eos tokens.
+
+    A separator is wrong if it is missing, superfluous, or of another length.
+    """
+    last = len(sequence.role) - 1
+    yield from _special_problems(run, sequence, BOS, index=0)
+    yield from _special_problems(run, sequence, EOS, index=last)
+
+    # The span that ends the text of the sequence; it is cut where the budget ends.
+    final = last - 1 if run.special_ids[EOS] else last
+    wants_separator = _wants_separator(sequence)
+    yield from _present_separators(run, sequence, wants_separator, final)
+    if run.special_ids[SEPARATOR]:
+        yield from _missing_separators(sequence, wants_separator, final)
+
+
+def _special_problems(
+    run: StoredRun, sequence: ResolvedSequence, role: int, *, index: int
+) -> Iterator[str]:
+    """Yield bos or eos spans other than the one at `index`, or with other tokens."""
+    ids = run.special_ids[role]
+    spans = _spans_where(sequence.role == role)
+    expected = [index] if ids else []
+    has_lengths = all(sequence.lengths[span] == len(ids) for span in spans)
+    if spans != expected or not has_lengths:
+        has_spans = f"sequence {sequence.number} has {ROLES[role]} at spans {spans}"
+        yield f"{has_spans}, the tokenizer's is {ids}"
+
+
+def _wants_separator(sequence: ResolvedSequence) -> NDArray[np.bool_]:
+    """Return whether each span, shape (spans,), needs a separator if it is not cut.
+
+    A chunk does if it does not end in a newline, unless the next chunk of the sequence
+    continues its document.
+    """
     wants_separator = sequence.is_chunk & sequence.open_ended
-    chunks = np.flatnonzero(sequence.role == DOCUMENT)
-    current, following = chunks[:-1], chunks[1:]
+    spans = np.flatnonzero(sequence.role == DOCUMENT)
+    current = spans[:-1]
+    following = spans[1:]
     is_same_document = sequence.doc[current] == sequence.doc[following]
-    continues = is_same_document & (
-        sequence.chunk[current] + 1 == sequence.chunk[following]
-    )
-    wants_separator[current] &= ~(
-        continues & (sequence.char_end[current] == sequence.char_start[following])
-    )
-    is_separator, is_truncated = sequence.role == SEPARATOR, sequence.is_truncated
-    for span in np.flatnonzero(is_separator).tolist():
-        owner = (
-            int(np.flatnonzero(~is_separator[:span])[-1])
-            if (~is_separator[:span]).any()
-            else None
-        )
-        last_separator = span == last or not is_separator[span + 1]
-        is_filling = (
-            owner is not None and is_truncated[owner]
-        )  # separators fill up a cut between characters
-        follows_separator = span > 0 and is_separator[span - 1]
-        partial = (
-            last_separator
-            and lengths[span] < len(special[SEPARATOR])
-            and (span == end or (is_filling and follows_separator))
-        )
-        if lengths[span] != len(special[SEPARATOR]) and not partial:
-            yield f"{sequence.where(span)} should have {len(special[SEPARATOR])} tokens"
-        if owner is None or not (
-            is_filling or (wants_separator[owner] and span == owner + 1)
-        ):
-            yield f"{sequence.where(span)} does not follow a chunk that needs one"
-        elif (
-            last_separator
-            and sequence.end[span] - sequence.end[owner]
-            > len(special[SEPARATOR]) + _MOST_TRIMMED
-        ):
-            yield f"{sequence.where(span)} is superfluous: a cut between characters needs fewer separators"
-    if special[SEPARATOR]:
-        followed = np.append(sequence.role[1:] == SEPARATOR, False)
-        missing = np.flatnonzero(wants_separator & ~is_truncated & ~followed)
-        # The chunk at the end of the sequence may fill it exactly. Whether a cut chunk needs
-        # a separator depends on its text, which `check_cuts` reads.
-        missing = missing[missing != end]
-        if len(missing):
-            yield f"{sequence.where(int(missing[0]))} does not end in a newline but no separator follows it"
+    is_next_chunk = sequence.chunk[current] + 1 == sequence.chunk[following]
+    is_adjacent = sequence.char_end[current] == sequence.char_start[following]
+    wants_separator[current] &= ~(is_same_document & is_next_chunk & is_adjacent)
+    return wants_separator
+
+
+def _present_separators(
+    run: StoredRun,
+    sequence: ResolvedSequence,
+    wants_separator: NDArray[np.bool_],
+    final: int,
+) -> Iterator[str]:
+    """Yield the separators that should not be there, or have another length.
+
+    One separator follows a chunk that wants one. After a chunk that was cut, separators
+    fill up the tokens that the cut gave up to fall between two characters; the last of
+    them may be partial, as may a separator that ends the sequence.
+    """
+    where = sequence.where
+    separator_tokens = len(run.special_ids[SEPARATOR])
+    is_separator = sequence.role == SEPARATOR
+    followed_by_separator = np.append(is_separator[1:], False)
+    # (spans,) the last span up to each that is not a separator; -1: there is none.
+    indices = np.arange(len(is_separator))
+    owners = np.maximum.accumulate(np.where(is_separator, -1, indices))
+    for span in _spans_where(is_separator):
+        owner = int(owners[span])
+        has_owner = owner >= 0
+        fills_cut = has_owner and sequence.is_truncated[owner]
+        ends_row = not followed_by_separator[span]
+
+        length = sequence.lengths[span]
+        is_first = span == owner + 1
+        may_be_partial = span == final or (fills_cut and not is_first)
+        is_partial = ends_row and length < separator_tokens and may_be_partial
+        if length != separator_tokens and not is_partial:
+            yield f"{where(span)} should have {separator_tokens} tokens"
+
+        is_wanted = has_owner and wants_separator[owner] and is_first
+        if not fills_cut and not is_wanted:
+            yield f"{where(span)} does not follow a chunk that needs one"
+        elif ends_row:
+            tokens_in_row = sequence.end[span] - sequence.end[owner]
+            if tokens_in_row > separator_tokens + _MAX_TRIMMED:
+                yield (
+                    f"{where(span)} is superfluous: "
+                    "a cut between characters needs fewer separators"
+                )
+
+
+def _missing_separators(
+    sequence: ResolvedSequence, wants_separator: NDArray[np.bool_], final: int
+) -> Iterator[str]:
+    """Yield the first chunk that lacks its separator.
+
+    The chunk at the end of the sequence may fill it exactly. Whether a cut chunk needs a
+    separator depends on its text, which `check_cuts` reads.
+    """
+    is_followed = np.append(sequence.role[1:] == SEPARATOR, False)
+    is_bare = wants_separator & ~sequence.is_truncated & ~is_followed
+    bare = [span for span in _spans_where(is_bare) if span != final]
+    if bare:
+        where = sequence.where(bare[0])
+        yield f"{where} does not end in a newline but no separator follows it"
 
 
 def _order_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield missing or misplaced meta-chunks and groups, or chunks of documents."""
+    name = f"sequence {sequence.number}"
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
     expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
+    # What follows relies on what comes before, so only the first mistake is told.
     if not roles or not roles <= expected:
-        yield f"sequence {sequence.number} has roles {sorted(roles)}, {run.layout} sequences have {sorted(expected)}"
+        have = f"{run.layout} sequences have {sorted(expected)}"
+        yield f"{name} has roles {sorted(roles)}, {have}"
     elif sequence.method != run.method:
-        yield f"sequence {sequence.number} has the method {sequence.method}, the recipe has {run.method}"
+        yield f"{name} has the method {sequence.method}, the recipe has {run.method}"
     elif sequence.layout != run.layout:
-        yield f"sequence {sequence.number} is {sequence.layout}, those of the run are {run.layout}"
+        yield f"{name} is {sequence.layout}, those of the run are {run.layout}"
     elif run.layout == Layout.EXTENDED:
         yield from _meta_problems(run, sequence)
+    elif run.layout == Layout.INTERLEAVED:
+        yield from _interleaved_problems(sequence)
     else:
-        yield from _document_problems(sequence)
+        yield from _concatenated_problems(sequence)
 
 
 def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
-    is_exact, is_truncated = run.is_exact, sequence.is_truncated
-    meta_spans, negatives = (
-        np.flatnonzero(sequence.role == role) for role in (META, NEGATIVE)
-    )
-    if not len(meta_spans):
-        if is_exact:
+    """Yield missing, misplaced or cut chunks of the meta-document, and wrong groups."""
+    where = sequence.where
+    meta_spans = _spans_where(sequence.role == META)
+    if not meta_spans:
+        if run.is_exact:
             yield f"sequence {sequence.number} has no meta-chunk"
         return
-    first, stop = (
-        int(sequence.doc_first[meta_spans[0]]),
-        int(sequence.doc_stop[meta_spans[0]]),
-    )
-    for place, span in enumerate(meta_spans.tolist()):
-        if sequence.chunk[span] != first + place or sequence.group[span] != place:
-            yield f"{sequence.where(span)} of group {sequence.group[span]} is in the place of {chunk_name(first + place)}"
+
+    # The chunks of the meta-document are [first, stop); each begins a group.
+    first = int(sequence.doc_first[meta_spans[0]])
+    stop = int(sequence.doc_stop[meta_spans[0]])
+    for ordinal, span in enumerate(meta_spans):
+        chunk = first + ordinal
+        group = sequence.group[span]
+        if sequence.chunk[span] != chunk or group != ordinal:
+            place = f"the place of {chunk_name(chunk)}"
+            yield f"{where(span)} of group {group} is in {place}"
             return
-        if is_exact and is_truncated[span]:
-            yield f"{sequence.where(span)} is cut, of {sequence.tokens[span]} tokens"
-    for span in (
-        negatives[:-1][is_truncated[negatives[:-1]]].tolist() if is_exact else ()
-    ):
-        yield f"{sequence.where(span)} is cut, but is not the last negative"
-    if is_exact and len(meta_spans) != stop - first:
-        yield f"sequence {sequence.number} has {len(meta_spans)} of the {stop - first} chunks of its meta-document"
+        if run.is_exact and sequence.is_truncated[span]:
+            yield f"{where(span)} is cut, of {sequence.tokens[span]} tokens"
+
+    if run.is_exact:
+        negative_spans = _spans_where(sequence.role == NEGATIVE)
+        for span in negative_spans[:-1]:
+            if sequence.is_truncated[span]:
+                yield f"{where(span)} is cut, but is not the last negative"
+        if len(meta_spans) != stop - first:
+            share = f"{len(meta_spans)} of the {stop - first} chunks"
+            yield f"sequence {sequence.number} has {share} of its meta-document"
+    yield from _group_problems(run, sequence, meta_chunks=len(meta_spans))
+
+
+def _group_problems(
+    run: StoredRun, sequence: ResolvedSequence, *, meta_chunks: int
+) -> Iterator[str]:
+    """Yield groups out of order, and meta-chunks elsewhere than `compose.position`."""
     chunk_spans = np.flatnonzero(sequence.is_chunk)
-    groups = sequence.group[chunk_spans]
-    if (
-        np.any(np.diff(groups) < 0)
-        or groups[0] != 0
-        or groups[-1] >= len(meta_spans) + (not is_exact)
-    ):
-        yield f"sequence {sequence.number} has groups {groups[0]} … {groups[-1]} out of order, for {len(meta_spans)} meta-chunks"
+    groups = sequence.group[chunk_spans]  # (chunks,)
+    # Under fit=paper, the sequence may end before the meta-chunk of its last group.
+    max_group = meta_chunks - 1 if run.is_exact else meta_chunks
+    is_ascending = np.all(np.diff(groups) >= 0)
+    if not is_ascending or groups[0] != 0 or groups[-1] > max_group:
+        yield (
+            f"sequence {sequence.number} has groups {groups[0]} … {groups[-1]} "
+            f"out of order, for {meta_chunks} meta-chunks"
+        )
         return
+
+    # The first or the last chunk of each group, by index among the chunks.
+    changes = np.flatnonzero(np.diff(groups))
     position = run.setting("compose", "position", "head")
-    if position in ("head", "tail"):
-        # The first or the last chunk of each group, as places among the chunks of the sequence.
-        edges = np.flatnonzero(np.diff(groups))
-        places = (
-            np.append(0, edges + 1)
-            if position == "head"
-            else np.append(edges, len(groups) - 1)
-        )
-        for span in chunk_spans[places[: len(meta_spans)]].tolist():
-            if sequence.role[span] != META:
-                yield f"{sequence.where(span)} is at the {position} of its group but is not a meta-chunk"
+    if position == "head":
+        edges = np.append(0, changes + 1)
+    elif position == "tail":
+        edges = np.append(changes, len(groups) - 1)
+    else:  # a random position may be any
+        return
+    for span in chunk_spans[edges[:meta_chunks]].tolist():
+        if sequence.role[span] != META:
+            where = sequence.where(span)
+            yield f"{where} is at the {position} of its group but is not a meta-chunk"
 
 
-def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
-    """Yield misplaced chunks of concatenated documents, or of interleaved parts of documents."""
-    spans, is_truncated = (
-        np.flatnonzero(sequence.is_chunk).tolist(),
-        sequence.is_truncated,
-    )
-    is_interleaved = sequence.layout == Layout.INTERLEAVED
-    # By document: the chunk with which its next part must begin, its number in the sequence, and how many groups begin with it.
-    reached, group_of, begun = dict[int, int](), dict[int, int](), Counter[int]()
-    previous = group_before = -1
-    for at, span in enumerate(spans):
-        doc, chunk, group = (
-            int(sequence.doc[span]),
-            int(sequence.chunk[span]),
-            int(sequence.group[span]),
-        )
-        begins = at == 0 or group != group_before
-        if is_interleaved:
-            expected = reached.get(doc, int(sequence.doc_first[span]))
-        else:
-            expected = int(
-                sequence.doc_first[span] if begins else sequence.chunk[previous] + 1
-            )
+def _concatenated_problems(sequence: ResolvedSequence) -> Iterator[str]:
+    """Yield misplaced chunks of concatenated documents; each document is a group."""
+    where = sequence.where
+    spans = _spans_where(sequence.is_chunk)
+    beginnings: list[int] = []  # the first span of each document
+    previous: int | None = None
+    for span in spans:
+        is_beginning = True
+        expected = int(sequence.doc_first[span])
+        if previous is not None and sequence.group[span] == sequence.group[previous]:
+            is_beginning = False
+            expected = int(sequence.chunk[previous]) + 1
+        if sequence.chunk[span] != expected:
+            yield f"{where(span)} is in the place of {chunk_name(expected)}"
+        if is_beginning:
+            beginnings.append(span)
+            yield from _beginning_problems(sequence, previous, span)
+        if sequence.is_truncated[span] and span != spans[-1]:
+            yield f"{where(span)} is cut before the end of the sequence"
+        previous = span
+
+    times_begun = Counter(sequence.doc[beginnings].tolist())
+    for document, times in times_begun.items():
+        if times > 1:
+            name = document_name(document)
+            yield f"sequence {sequence.number} holds document {name} twice"
+
+
+def _beginning_problems(
+    sequence: ResolvedSequence, previous: int | None, span: int
+) -> Iterator[str]:
+    """Yield what is wrong where a document begins at a span, after a previous one."""
+    group = int(sequence.group[span])
+    if previous is None:
+        if group != 0:
+            yield f"{sequence.where(span)} has group {group} after none"
+        return
+    group_before = int(sequence.group[previous])
+    if group != group_before + 1:
+        yield f"{sequence.where(span)} has group {group} after {group_before}"
+    if sequence.chunk[previous] + 1 != sequence.doc_stop[previous]:
+        yield f"{sequence.where(previous)} is not the last chunk of its document"
+
+
+def _interleaved_problems(sequence: ResolvedSequence) -> Iterator[str]:
+    """Yield misplaced chunks of interleaved parts of documents.
+
+    The documents are numbered by their first parts; that number is the group of all of
+    their parts.
+    """
+    where = sequence.where
+    next_chunks: dict[int, int] = {}  # by document: where its next part begins
+    group_of: dict[int, int] = {}  # by document
+    spans = _spans_where(sequence.is_chunk)
+    for span in spans:
+        document = int(sequence.doc[span])
+        chunk = int(sequence.chunk[span])
+        expected = next_chunks.get(document, int(sequence.doc_first[span]))
         if chunk != expected:
-            yield f"{sequence.where(span)} is in the place of {chunk_name(expected)}"
-        if is_interleaved and group != group_of.setdefault(doc, len(group_of)):
-            yield f"{sequence.where(span)} has group {group}, its document is number {group_of[doc]}"
-        if begins and not is_interleaved:
-            begun[doc] += 1
-            if group != group_before + 1:
-                yield f"{sequence.where(span)} has group {group} after {group_before if at else 'none'}"
-            if at and sequence.chunk[previous] + 1 != sequence.doc_stop[previous]:
-                yield f"{sequence.where(previous)} is not the last chunk of its document"
-        if is_truncated[span] and at != len(spans) - 1:
-            yield f"{sequence.where(span)} is cut before the end of the sequence"
-        reached[doc], previous, group_before = chunk + 1, span, group
-    for doc in (doc for doc, times in begun.items() if times > 1):
-        yield f"sequence {sequence.number} holds document {document_name(doc)} twice"
+            yield f"{where(span)} is in the place of {chunk_name(expected)}"
+
+        group = int(sequence.group[span])
+        expected_group = group_of.setdefault(document, len(group_of))
+        if group != expected_group:
+            number = f"its document is number {expected_group}"
+            yield f"{where(span)} has group {group}, {number}"
+        if sequence.is_truncated[span] and span != spans[-1]:
+            yield f"{where(span)} is cut before the end of the sequence"
+        next_chunks[document] = chunk + 1
 
 
 def _repeat_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield repeated chunks; only negatives that repeat their meta-chunk are allowed."""
-    checked = sequence.is_chunk & (
-        (sequence.role != NEGATIVE) | (run.negatives.origin != "meta-chunk")
-    )
-    chunks, counts = np.unique(sequence.chunk[checked], return_counts=True)
+    is_unique = sequence.is_chunk
+    if run.negatives.origin == "meta-chunk":
+        is_unique = is_unique & (sequence.role != NEGATIVE)
+    chunks, counts = np.unique(sequence.chunk[is_unique], return_counts=True)
     for chunk in chunks[counts > 1].tolist():
-        spans = np.flatnonzero(checked & (sequence.chunk == chunk)).tolist()
+        spans = _spans_where(is_unique & (sequence.chunk == chunk))
         yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {spans}"
 
 
+def _negative_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
+    """Yield negatives of the meta-document, or where they belong to it, all others."""
+    is_negative = sequence.role == NEGATIVE
+    meta_documents = sequence.doc[sequence.role == META]
+    is_own = np.isin(sequence.doc, meta_documents)
+    if run.negatives.origin == "meta-chunk":
+        for span in _spans_where(is_negative & ~is_own):
+            yield f"{sequence.where(span)} is not part of the meta-document"
+    else:
+        for span in _spans_where(is_negative & is_own):
+            yield f"{sequence.where(span)} is part of the meta-document"
+
+
+def _gap_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
+    """Yield meta-chunks with too few tokens of negatives before them."""
+    is_negative = sequence.role == NEGATIVE
+    meta_spans = np.flatnonzero(sequence.role == META)
+    # (spans + 1,) tokens of negatives before each span; their differences from one
+    # meta-chunk to the next are the gaps.
+    tokens_before = np.append(0, np.cumsum(sequence.lengths * is_negative))
+    gaps = np.diff(tokens_before[meta_spans])  # (meta-chunks - 1,)
+    for index in _spans_where(gaps < run.min_gap_tokens):
+        where = sequence.where(int(meta_spans[index + 1]))
+        tokens = f"{gaps[index]} tokens of negatives"
+        yield (
+            f"{where} has {tokens} between it and the meta-chunk before, "
+            f"compose.min_gap_tokens is {run.min_gap_tokens}"
+        )
+
+
 def _check_across(run: StoredRun) -> list[CheckOutcome]:
-    """Check properties across sequences. Memory: one byte per document, two bytes per chunk, and the ids of the sequences."""
+    """Check properties across sequences: ids, and uses of documents and chunks.
+
+    Memory: one byte per document, two bytes per chunk, and the ids of the sequences.
+    """
     keys = CheckOutcome("sequence ids and keys", "sequences")
     documents = CheckOutcome("documents in one sequence only", "sequences")
-    uses = CheckOutcome("uses of a negative", "chunks")
-    # By shard: uses of each chunk as a negative, and whether a sequence is made of each document.
-    used = [
-        np.zeros(len(run.chunks(shard)["start"]), np.uint16)
-        for shard in range(len(run.shards))
-    ]
-    in_use = [
-        np.zeros(len(run.content_hashes(shard)), np.bool_)
-        for shard in range(len(run.shards))
-    ]
-    ids: set[str] = set()
-    made_of = META if run.layout == Layout.EXTENDED else DOCUMENT
-    repeats_documents = run.steps["draft"].manifest["config"][
-        "repeats_documents"
-    ]  # as the step that drafted promised
+    # As the step that drafted promised.
+    repeats_documents = run.steps["draft"].manifest["config"]["repeats_documents"]
     if repeats_documents:
-        documents.not_needed = (
-            f"method {run.method} may use a document in several sequences"
-        )
+        reason = f"method {run.method} may use a document in several sequences"
+        documents.not_needed = reason
+
+    # By shard: whether a sequence is made of each document, and the uses of each chunk
+    # as a negative.
+    is_taken: list[NDArray[np.bool_]] = []
+    uses: list[NDArray[np.uint16]] = []
+    for shard in range(len(run.shards)):
+        is_taken.append(np.zeros(len(run.content_hashes(shard)), np.bool_))
+        uses.append(np.zeros(len(run.chunks(shard)["start"]), np.uint16))
+    ids: set[str] = set()
     for sequence in run.sequences():
-        where = f"sequence {sequence.number}"
-        documents.checked += not repeats_documents
-        for shard, rows in (
-            ()
-            if repeats_documents
-            else run.by_shard(sequence.doc[sequence.role == made_of])
-        ):
-            for row in rows[in_use[shard][rows]][:1].tolist():
-                documents.breach(
-                    f"{where}: document {document_name(row, shard)} is already in an earlier sequence"
-                )
-            in_use[shard][rows] = True
-        for shard, rows in run.by_shard(sequence.chunk[sequence.known(NEGATIVE)]):
-            used[shard][rows] += used[shard][rows] < np.iinfo(np.uint16).max
-        keys.checked += 1
-        if sequence.id in ids and not repeats_documents:
-            keys.breach(f"{where} has the id {sequence.id} of an earlier sequence")
-        ids.add(sequence.id)
-        # The key is the content hash of the meta-document or first document, which may be cut off.
-        for shard, rows in run.by_shard(sequence.doc[sequence.key_spans][:1]):
-            expected = int(run.content_hashes(shard)[rows[0]])
-            if sequence.key != expected:
-                keys.breach(
-                    f"{where} has key {sequence.key:016x}, its document is {expected:016x}"
-                )
-        if (
-            sequence.layout == Layout.EXTENDED
-            and sequence.id != f"{sequence.method}-{sequence.key:016x}"
-        ):
-            keys.breach(
-                f"{where} has the id {sequence.id}, but its key is {sequence.key:016x}"
-            )
-    limit = run.setting("compose", "max_uses")
-    most = max((int(of_shard.max(initial=0)) for of_shard in used), default=0)
-    uses.note = f"most: {most}" + (
-        "" if limit is None else f", compose.max_uses={limit}"
-    )
-    for shard, of_shard in enumerate(used):
-        uses.checked += int(np.count_nonzero(of_shard))
-        for row in np.flatnonzero(of_shard > (limit or np.inf)).tolist():
-            uses.breach(
-                f"{chunk_name(row, shard)} is a negative in {of_shard[row]} sequences"
-            )
-    return [keys, documents, uses] if uses.checked else [keys, documents]
+        if not repeats_documents:
+            problems = _documents_taken_twice(run, sequence, is_taken)
+            documents.breach_each(problems, checked=1)
+            if sequence.id in ids:
+                name = f"sequence {sequence.number}"
+                keys.breach(f"{name} has the id {sequence.id} of an earlier sequence")
+            ids.add(sequence.id)
+        keys.breach_each(_key_problems(run, sequence), checked=1)
+
+        # Uses stop at _MAX_USES instead of starting again at 0.
+        negatives = sequence.chunk[sequence.known(NEGATIVE)]
+        for shard, rows in run.by_shard(negatives):
+            uses[shard][rows] = np.minimum(uses[shard][rows], _MAX_USES - 1) + 1
+
+    outcome = _check_uses(run, uses)
+    return [keys, documents, outcome] if outcome.checked else [keys, documents]
+
+
+def _documents_taken_twice(
+    run: StoredRun, sequence: ResolvedSequence, is_taken: list[NDArray[np.bool_]]
+) -> Iterator[str]:
+    """Yield a document of an earlier sequence, and mark those of this one as taken."""
+    role = META if run.layout == Layout.EXTENDED else DOCUMENT
+    for shard, rows in run.by_shard(sequence.doc[sequence.role == role]):
+        taken_rows = rows[is_taken[shard][rows]]
+        if len(taken_rows):
+            document = f"document {document_name(taken_rows[0], shard)}"
+            name = f"sequence {sequence.number}"
+            yield f"{name}: {document} is already in an earlier sequence"
+        is_taken[shard][rows] = True
+
+
+def _key_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
+    """Yield a key that is not the hash of its document, or an id that lacks the key."""
+    name = f"sequence {sequence.number}"
+    key = f"{sequence.key:016x}"
+    # The key is the content hash of the meta-document or first document. The sequence
+    # may have neither, if the meta-document was cut off.
+    key_documents = sequence.doc[sequence.key_spans][:1]
+    for shard, rows in run.by_shard(key_documents):
+        expected = int(run.content_hashes(shard)[rows[0]])
+        if sequence.key != expected:
+            yield f"{name} has key {key}, its document is {expected:016x}"
+    is_extended = sequence.layout == Layout.EXTENDED
+    if is_extended and sequence.id != f"{sequence.method}-{key}":
+        yield f"{name} has the id {sequence.id}, but its key is {key}"
+
+
+def _check_uses(run: StoredRun, uses: list[NDArray[np.uint16]]) -> CheckOutcome:
+    """Check that no chunk is a negative in more than `compose.max_uses` sequences.
+
+    `uses` has, for each shard, the uses of its chunks, shape (chunks,).
+    """
+    outcome = CheckOutcome("uses of a negative", "chunks")
+    highest = [int(shard_uses.max(initial=0)) for shard_uses in uses]
+    outcome.note = f"most: {max(highest, default=0)}"
+    max_uses = run.setting("compose", "max_uses")
+    if max_uses is not None:
+        outcome.note += f", compose.max_uses={max_uses}"
+    for shard, shard_uses in enumerate(uses):
+        outcome.checked += int(np.count_nonzero(shard_uses))
+        if not max_uses:
+            continue
+        for row in np.flatnonzero(shard_uses > max_uses).tolist():
+            name = chunk_name(row, shard)
+            outcome.breach(f"{name} is a negative in {shard_uses[row]} sequences")
+    return outcome
 
 
 class Tokenized:
@@ -364,32 +508,33 @@ class Tokenized:
         self._offsets = run.reference.offsets(text, begins=run.begins(chunk))
 
     def first(self, tokens: int) -> tuple[int, bool]:
-        """Return the number of characters that the first tokens cover, and whether the next token begins another character."""
+        """Return how many characters the first tokens cover, and if they end there.
+
+        They do if the next token begins another character: a character of several
+        tokens is covered only by its last one.
+        """
         stop = max((end for _, end in self._offsets[:tokens]), default=0)
         start = min(start for start, _ in self._offsets[tokens:])
         return min(stop, start), stop <= start
 
     def visible(self, tokens: int) -> str:
         """Return the text of a span with the first tokens: at least one character."""
-        return self.text[: max(1, self.first(tokens)[0])]
+        chars, _ = self.first(tokens)
+        return self.text[: max(1, chars)]
 
 
 def texts_of_cuts(
     run: StoredRun, block: Iterable[ResolvedSequence]
 ) -> dict[int, Tokenized]:
     """Return the truncated chunks of a block of sequences."""
-    cut = np.concatenate(
-        [
-            np.empty(0, np.int64),
-            *(sequence.chunk[sequence.is_truncated] for sequence in block),
-        ]
-    )
-    return {
-        chunk: Tokenized(run, chunk, text) for chunk, text in run.texts_of(cut).items()
-    }
+    cut = [np.empty(0, np.int64)]
+    cut += [sequence.chunk[sequence.is_truncated] for sequence in block]
+    texts = run.texts_of(np.concatenate(cut))
+    return {chunk: Tokenized(run, chunk, text) for chunk, text in texts.items()}
 
 
 def check_cuts(run: StoredRun) -> list[CheckOutcome]:
+    """Check where chunks are cut, by their text."""
     outcome = CheckOutcome("cuts between characters", "cuts")
     for block in run.blocks():
         texts = texts_of_cuts(run, block)
@@ -404,40 +549,61 @@ def check_cuts(run: StoredRun) -> list[CheckOutcome]:
 def _cut_problems(
     run: StoredRun, sequence: ResolvedSequence, texts: dict[int, Tokenized]
 ) -> Iterator[str]:
-    """Yield cuts within a character that could be avoided, cuts without a character, separators after a newline, and cuts that
-    join the next chunk within a line.
+    """Yield the problems of each cut chunk of a sequence."""
+    has_text = np.isin(sequence.chunk, list(texts))
+    for span in _spans_where(sequence.is_truncated & has_text):
+        tokenized = texts[int(sequence.chunk[span])]
+        yield from _problems_of_cut(run, sequence, span, tokenized)
+
+
+def _problems_of_cut(
+    run: StoredRun, sequence: ResolvedSequence, span: int, tokenized: Tokenized
+) -> Iterator[str]:
+    """Yield what is wrong about a cut.
+
+    It leaves no whole character; a separator follows a newline; the next chunk
+    continues its line; or it splits a character although another cut would not.
     """
+    where = sequence.where(span)
     separator_tokens = len(run.special_ids[SEPARATOR])
-    for span in np.flatnonzero(
-        sequence.is_truncated & np.isin(sequence.chunk, [*texts])
-    ).tolist():
-        tokenized, tokens = (
-            texts[int(sequence.chunk[span])],
-            int(sequence.lengths[span]),
-        )
+    next_role = sequence.role[span + 1] if span + 1 < len(sequence.role) else None
+    has_separator = next_role == SEPARATOR
+    is_before_chunk = next_role in (META, NEGATIVE, DOCUMENT)
+    # Under fit=exact, the cut negative fills what is left of the token budget.
+    fills_budget = run.is_exact and sequence.role[span] == NEGATIVE
+
+    tokens = int(sequence.lengths[span])
+    chars, is_between = tokenized.first(tokens)
+    ends_in_newline = tokenized.text[:chars].endswith("\n")
+    if fills_budget and not chars:
+        yield f"{where} holds a part of a character only"
+    if fills_budget and has_separator and ends_in_newline:
+        yield f"{where} ends in a newline but a separator follows it"
+    ends_line = ends_in_newline and is_between
+    if separator_tokens and is_before_chunk and not ends_line:
+        yield f"{where} is cut within a line, but no separator follows it"
+    if is_between or not separator_tokens:
+        return
+
+    # A negative without a separator also gives up the space for one.
+    max_tokens = tokens - 1
+    if fills_budget and not has_separator:
+        max_tokens = tokens - separator_tokens
+    kept = _cut_between_characters(
+        tokenized, max_tokens=max_tokens, may_end_line=not fills_budget
+    )
+    if kept is not None:
+        fewer = f"{tokens - kept} tokens fewer"
+        yield f"{where} ends within a character; {fewer} would not"
+
+
+def _cut_between_characters(
+    tokenized: Tokenized, *, max_tokens: int, may_end_line: bool
+) -> int | None:
+    """Return the longest cut between characters; None if none of the first few is."""
+    for tokens in range(max_tokens, max(0, max_tokens - _MAX_TRIMMED), -1):
         chars, is_between = tokenized.first(tokens)
-        fills_budget = run.is_exact and sequence.role[span] == NEGATIVE
-        if fills_budget and not chars:
-            yield f"{sequence.where(span)} holds a part of a character only"
-        following = sequence.role[span + 1 : span + 2].tolist()
-        has_separator = following == [SEPARATOR]
-        is_before_chunk = bool(following) and following[0] in (META, NEGATIVE, DOCUMENT)
-        ends_in_newline = tokenized.text[:chars].endswith("\n")
-        if fills_budget and has_separator and ends_in_newline:
-            yield f"{sequence.where(span)} ends in a newline but a separator follows it"
-        ends_line = ends_in_newline and is_between
-        if separator_tokens and is_before_chunk and not ends_line:
-            yield f"{sequence.where(span)} is cut within a line, but no separator follows it"
-        if is_between or not separator_tokens:
-            continue
-        # A negative without a separator also gives up the space for one.
-        most = tokens - (separator_tokens if fills_budget and not has_separator else 1)
-        for fewer in range(most, max(0, most - _MOST_TRIMMED), -1):
-            chars, is_between = tokenized.first(fewer)
-            if (
-                is_between
-                and chars
-                and not (fills_budget and tokenized.text[:chars].endswith("\n"))
-            ):
-                yield f"{sequence.where(span)} ends within a character; {tokens - fewer} tokens fewer would not"
-                break
+        ends_line = tokenized.text[:chars].endswith("\n")
+        if is_between and chars and (may_end_line or not ends_line):
+            return tokens
+    return None
