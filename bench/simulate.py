@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nextlong import pipeline
+from nextlong.checks import Corpus
 from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page
@@ -58,9 +59,10 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     options = parser.parse_args()
     recipe = Recipe.load(options.recipe, overrides=options.overrides)
-    files = pipeline.prepare(recipe, encoder="any")
+    corpus = Corpus(recipe)
+    files = corpus.files
     steps = pipeline.route(recipe, files)
-    measured = measure(recipe, sample(recipe, files))
+    measured = measure(recipe, sample(recipe, corpus))
     print(
         "| chunks | nodes | workers | GPUs | total | in tasks | workers busy "
         "| GPUs with a task, computing during `embed` | longest steps |\n"

@@ -188,7 +188,7 @@ def test_one_document_has_no_negatives(bench):
     )
     code, _, err = bench.again("compose.target_tokens=40000")
     assert code == 2
-    assert "compose.target_tokens=40,000, but all documents together have about" in err
+    assert "compose.target_tokens=40,000 is more than the corpus has" in err
 
 
 def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(bench):

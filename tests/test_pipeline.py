@@ -8,7 +8,7 @@ from nextlong import pipeline
 from nextlong.engine import store
 from nextlong.engine.executor import SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor
-from nextlong.errors import EncoderError, ExportError, RunError
+from nextlong.errors import RunError
 from nextlong.plugins import FORMATS, METHODS
 from nextlong.reading.listing import input_files
 
@@ -123,27 +123,6 @@ def test_the_executor_is_the_one_that_the_recipe_names(recipe_for, tmp_path):
         assert isinstance(executor, LocalExecutor)
 
 
-def test_what_a_run_would_miss_at_its_end_is_told_at_its_beginning(
-    recipe_for, tmp_path, monkeypatch
-):
-    with pytest.raises(
-        ExportError, match="export.push='nosuch://a': Protocol not known"
-    ):
-        pipeline.prepare(recipe_for(tmp_path / "run", "export.push=nosuch://a"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    recipe = recipe_for(tmp_path / "run", "encoder.model='sentence-transformers:m'")
-    with pytest.raises(EncoderError, match="needs the package sentence-transformers"):
-        pipeline.prepare(recipe)
-    pipeline.prepare(recipe, encoder="any")
-
-
-@pytest.mark.parametrize("url", ["memory://there", "simplecache::memory://there"])
-def test_a_destination_that_is_lost_when_the_process_ends(recipe_for, tmp_path, url):
-    with pytest.raises(ExportError, match="is lost when it ends") as refused:
-        pipeline.prepare(recipe_for(tmp_path / "run", f"export.push={url}"))
-    assert f"export.push='{url}'" in str(refused.value)
-
-
 def test_a_session_holds_the_run_directory_until_its_end(recipe_for, own_run):
     with pipeline.session(recipe_for(own_run)) as session:
         done, variant = session.make_variant()
@@ -158,16 +137,3 @@ def _is_locked(run_dir):
             return False
     except RunError:
         return True
-
-
-def test_the_splits_that_a_run_does_not_read_are_told(recipe_for, tmp_path):
-    for split in ("train", "test"):
-        (tmp_path / "ds" / split).mkdir(parents=True)
-        (tmp_path / "ds" / split / "a.jsonl").write_text('{"text": "a text"}\n')
-    sources = f"ingest.sources=[{{path: {tmp_path / 'ds'}, name: ds}}]"
-    notes = []
-    (files,) = pipeline.prepare(
-        recipe_for(tmp_path / "run", sources), tell=notes.append
-    )
-    assert [file.name for file in files] == ["train/a.jsonl"]
-    assert ["not read: test (1 file)" in note for note in notes] == [True]

@@ -2,20 +2,22 @@
 
 In:  a recipe. Out: the finished steps in its run directory, and the record of the variant.
 
-ingest → select → chunk → encoder → embed → index → mine → draft → referenced_chunks → tokens → compose → rows → files
-                     ├→ meta_documents ────────────┘        ↑             ↑
-                     ├→ shingles → weights ─────────────────┘             │
-                     └→ tokenizer (and E) ────────────────────────────────┘
+ingest → select → chunk → encoder → embed → index → mine → draft
+                     ├→ meta_documents ──────────────┘       ↑
+                     ├→ shingles → weights ──────────────────┤
+                     └→ tokenizer (and E) ───────────────────┘
+draft → referenced_chunks → tokens → compose → rows → files
 
 `line_counts` comes before `ingest` if tasks read a large file in parts.
 
-Array jobs divide the tasks of one step among processes that a scheduler starts on many machines: `run_before` runs once, then
-`run_share` in every job, and an ordinary run confirms their results and completes the rest.
+Array jobs divide the tasks of one step among processes that a scheduler starts on many
+machines: `run_before` runs once, then `run_share` in every job, and an ordinary run
+confirms their results and completes the rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -24,11 +26,12 @@ import numpy as np
 
 from nextlong.artifacts import record
 from nextlong.artifacts.finished import ChunkResult, TokenizerResult
+from nextlong.checks import Corpus, check, is_new
 from nextlong.corpus.chunk import chunk_step
 from nextlong.corpus.decontaminate import decontaminate_steps
-from nextlong.corpus.deduplicate import minhash_class, minhash_steps
+from nextlong.corpus.deduplicate import minhash_steps
 from nextlong.corpus.filter_report import filter_report_step
-from nextlong.corpus.ingest import check_named_ids, ingest_step
+from nextlong.corpus.ingest import ingest_step
 from nextlong.corpus.select import select_step
 from nextlong.corpus.splits import (
     line_counts_steps,
@@ -43,25 +46,23 @@ from nextlong.engine.executor import (
     one_thread,
     usable_cpus,
 )
-from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
+from nextlong.engine.local import LocalExecutor
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_array_job, run_steps, steps_before
 from nextlong.engine.step import Artifact, Artifacts, Step
-from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
 from nextlong.methods.base import Need, method_of
 from nextlong.reading import listing
-from nextlong.reading.files import InputFile, check_kept, reach
-from nextlong.reading.filter import filter_of
+from nextlong.reading.files import InputFile
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import candidates_of, checked_chars, sequence_limit
 from nextlong.retrieval.encoders.base import kind_of, preloaded
 from nextlong.retrieval.encoders.sentence_transformers import count_gpus
 from nextlong.retrieval.index import has_driver
 from nextlong.sequences.compose import compose_step
-from nextlong.sequences.shortfall import another_attempt, check_enough, refuse_nothing
+from nextlong.sequences.shortfall import another_attempt, refuse_nothing
 from nextlong.sequences.tokenize import referenced_chunks_step, tokens_step
-from nextlong.sequences.tokenizer import check_source, tokenizer_step
+from nextlong.sequences.tokenizer import tokenizer_step
 
 # What each step does, as progress shows it.
 STEP_TITLES: Final = {
@@ -113,28 +114,36 @@ def document_steps(
     shard_bytes = shard_bytes_of(recipe.ingest, files)
     splits = splits_of(recipe.ingest.sources, files, shard_bytes=shard_bytes)
     line_counts = line_counts_steps(splits)
-    reads = (recipe.ingest, files, splits, line_counts)
-    ingest = ingest_step(*reads, shard_bytes=shard_bytes, when_ingested=when_ingested)
+    ingest = ingest_step(
+        recipe.ingest,
+        files,
+        splits,
+        line_counts,
+        shard_bytes=shard_bytes,
+        when_ingested=when_ingested,
+    )
     select = select_step(recipe.ingest, ingest, splits, seed=recipe.seed)
-    deduplicating = []
+
+    deduplicating: list[Step] = []
+    kept = select
     if recipe.ingest.dedup == "minhash":
         deduplicating = minhash_steps(
             ingest, select, threshold=recipe.ingest.dedup_threshold
         )
-    all_chunks = chunk_step(
-        recipe.chunk, ingest, deduplicating[-1] if deduplicating else select
-    )
-    cleaning = decontaminate_steps(recipe.decontaminate, ingest, all_chunks)
+        kept = deduplicating[-1]
+
+    chunk = chunk_step(recipe.chunk, ingest, kept)
+    decontaminating = decontaminate_steps(recipe.decontaminate, ingest, chunk)
     filter_report = filter_report_step(
-        recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning]
+        recipe.ingest, splits, ingest, select, [*deduplicating, *decontaminating]
     )
     return [
         *line_counts,
         ingest,
         select,
         *deduplicating,
-        all_chunks,
-        *cleaning,
+        chunk,
+        *decontaminating,
         filter_report,
     ]
 
@@ -148,44 +157,60 @@ def route(
 ) -> list[Step]:
     """Return the steps of the recipe in the order in which they run.
 
-    The drafts exceed the requested sequences, because a few drafts do not fit T; each further `attempt` doubles them.
+    The drafts exceed the requested sequences, because a few drafts do not fit T; each
+    further `attempt` doubles them.
     """
     documents = document_steps(recipe, files, when_ingested=when_ingested)
-    by_name = {step.name: step for step in documents}
-    ingest = by_name["ingest"]
-    # The chunks that all later steps use: after decontamination, if there is any.
-    chunk = by_name.get("decontaminate", by_name["chunk"])
-    separator, eod = recipe.compose.separator, recipe.export.megatron_eod
-    # The tokenizer comes before the long steps, so that a typo in its name does not waste their work.
+    steps_by_name = {step.name: step for step in documents}
+    ingest = steps_by_name["ingest"]
+    chunk = _cleaned_chunks(steps_by_name)
+
+    # The tokenizer comes before the long steps, so that a typo in its name does not
+    # waste their work.
     tokenizer = tokenizer_step(
         recipe.tokenizer,
         ingest,
         chunk,
-        separator=separator,
+        separator=recipe.compose.separator,
         seed=recipe.seed,
-        megatron_eod=eod,
+        megatron_eod=recipe.export.megatron_eod,
     )
-    drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
-    draft = drafted[-1]
+    drafting = method_of(recipe).steps(
+        recipe, ingest, chunk, tokenizer, attempt=attempt
+    )
+    draft = drafting[-1]
     referenced = referenced_chunks_step(
         chunk, draft, limit=sequence_limit(recipe.compose, attempt)
     )
     tokens = tokens_step(
         ingest, chunk, tokenizer, referenced, engine=recipe.tokenizer.engine
     )
-    measured = [step for step in drafted if step.name in ("shingles", "weights")]
+    # Of methods that compare texts: what composing needs to judge a cut negative.
+    comparing = [step for step in drafting if step.name in ("shingles", "weights")]
     compose = compose_step(
         recipe.compose,
-        (ingest, chunk, tokenizer, draft, referenced, tokens, *measured),
+        (ingest, chunk, tokenizer, draft, referenced, tokens, *comparing),
         target_tokens=recipe.sequence_tokens,
         seed=recipe.compose_seed,
         near_duplicates=recipe.mine.near_duplicates_for(recipe.compose.negatives),
     )
-    exported_from = (ingest, chunk, tokenizer, referenced, tokens, compose)
     exporting = export_steps.export_steps(
-        recipe.export, exported_from, sequences=recipe.compose.sequences
+        recipe.export,
+        (ingest, chunk, tokenizer, referenced, tokens, compose),
+        sequences=recipe.compose.sequences,
     )
-    return [*documents, tokenizer, *drafted, referenced, tokens, compose, *exporting]
+    return [*documents, tokenizer, *drafting, referenced, tokens, compose, *exporting]
+
+
+def _cleaned_chunks(steps_by_name: Mapping[str, Step]) -> Step:
+    """Return the step with the chunks that all later steps use."""
+    return steps_by_name.get("decontaminate", steps_by_name["chunk"])
+
+
+def _up_to(last: str, steps: Sequence[Step]) -> list[Step]:
+    """Return the steps from the first to the one of this name."""
+    names = [step.name for step in steps]
+    return list(steps[: names.index(last) + 1])
 
 
 def sized(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Recipe:
@@ -196,29 +221,31 @@ def sized(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Recipe:
     """
     if not _is_sizable(recipe):
         return recipe
-    steps = {step.name: step for step in _steps_to_size(recipe, files)}
-    chunk = steps.get("decontaminate", steps["chunk"])
-    ingested, chunked, tokenized = (
-        find_done(step, recipe.run_path)
-        for step in (steps["ingest"], chunk, steps["tokenizer"])
-    )
+    steps_by_name = {step.name: step for step in _steps_to_size(recipe, files)}
+    run_dir = recipe.run_path
+    ingested = find_done(steps_by_name["ingest"], run_dir)
+    chunked = find_done(_cleaned_chunks(steps_by_name), run_dir)
+    tokenized = find_done(steps_by_name["tokenizer"], run_dir)
     if ingested is None or chunked is None or tokenized is None:
         return recipe
+
     shards = chunked.results(ChunkResult)
     chars = sum(shard.chars for shard in shards)
-    chunk_chars = chars / max(1, sum(shard.chunks for shard in shards))
-    count = candidates_of(recipe.compose, recipe.mine, chunk_chars=chunk_chars)
+    chunks = sum(shard.chunks for shard in shards)
+    candidates = candidates_of(
+        recipe.compose, recipe.mine, chunk_chars=chars / max(1, chunks)
+    )
+    recipe = recipe.with_candidates(candidates)
+
+    longest_chars = 0
+    for path in ingested.files(".chars.npy"):
+        document_chars = np.load(path, mmap_mode="r")
+        longest_chars = max(longest_chars, int(document_chars.max(initial=0)))
     chars_per_token = tokenized.result(TokenizerResult).chars_per_token
     checked = checked_chars(recipe.sequence_tokens, chars_per_token)
-    longest = max(
-        (
-            int(np.load(path, mmap_mode="r").max(initial=0))
-            for path in ingested.files(".chars.npy")
-        ),
-        default=0,
-    )
-    recipe = recipe.with_candidates(count)
-    return recipe.with_checked_chars(checked) if longest > checked else recipe
+    if longest_chars > checked:
+        return recipe.with_checked_chars(checked)
+    return recipe
 
 
 def _is_sizable(recipe: Recipe) -> bool:
@@ -233,12 +260,15 @@ def _steps_to_size(
 ) -> list[Step]:
     """Return the steps on which `sized` depends: all up to the tokenizer."""
     steps = route(recipe, files, when_ingested=when_ingested)
-    return steps[: 1 + [step.name for step in steps].index("tokenizer")]
+    return _up_to("tokenizer", steps)
 
 
 @dataclass(frozen=True)
-class _Session:
-    """A checked recipe with its input files and a locked run directory; shared by ordinary runs and array jobs."""
+class Session:
+    """A checked recipe with its input files and a locked run directory.
+
+    Ordinary runs and array jobs share it.
+    """
 
     recipe: Recipe
     files: list[list[InputFile]]
@@ -252,46 +282,55 @@ class _Session:
         known: Artifacts | None = None,
         only: Container[str] | None = None,
     ) -> dict[str, Artifact]:
-        run_dir, executor, reporter = self.recipe.run_path, self.executor, self.reporter
+        """Run the steps of `route`; see `runner.run_steps`."""
         return run_steps(
             steps,
-            run_dir=run_dir,
-            executor=executor,
-            reporter=reporter,
+            run_dir=self.recipe.run_path,
+            executor=self.executor,
+            reporter=self.reporter,
             known=known,
             only=only,
         )
 
-    def run_before(self, step: str) -> list[str]:
-        """Run the steps that `step` depends on, before array jobs share it; return their names."""
-        to_size = {one.name for one in _steps_to_size(self.recipe, self.files)}
-        follows_chunks = "chunk" in steps_before(self.route(), step)
-        if follows_chunks and step not in to_size:
+    def run_before(self, name: str) -> list[str]:
+        """Run the steps that a step depends on, before array jobs share it.
+
+        Returns their names.
+        """
+        steps_to_size = _steps_to_size(self.recipe, self.files)
+        is_needed_to_size = name in {step.name for step in steps_to_size}
+        follows_chunks = "chunk" in steps_before(self.route(), name)
+        if follows_chunks and not is_needed_to_size:
             self._size()
         # The sized recipe: where documents are long, the sample needs the tokenizer.
         steps = self.route()
-        needed = steps_before(steps, step)
+        needed = steps_before(steps, name)
         self.run_steps(steps, only=needed)
-        return [one.name for one in steps if one.name in needed]
+        return [step.name for step in steps if step.name in needed]
 
-    def run_share(self, step: str, *, job: tuple[int, int]) -> tuple[int, int]:
-        """Run the tasks of one step that belong to array job (k, n); see `runner.run_array_job`."""
-        run_dir, executor, reporter = self.recipe.run_path, self.executor, self.reporter
+    def run_share(self, name: str, *, job: tuple[int, int]) -> tuple[int, int]:
+        """Run the tasks of one step that belong to array job (k, n).
+
+        Returns how many it ran and how many there are; see `runner.run_array_job`.
+        """
         return run_array_job(
             self.route(),
-            step,
+            name,
             job=job,
-            run_dir=run_dir,
-            executor=executor,
-            reporter=reporter,
+            run_dir=self.recipe.run_path,
+            executor=self.executor,
+            reporter=self.reporter,
         )
 
     def route(self, recipe: Recipe | None = None, *, attempt: int = 0) -> list[Step]:
         """Return the steps of `route`, by default of the `sized` recipe."""
-        recipe = recipe or sized(self.recipe, self.files)
-        return route(recipe, self.files, attempt=attempt, when_ingested=self._remember)
+        if recipe is None:
+            recipe = sized(self.recipe, self.files)
+        return route(
+            recipe, self.files, attempt=attempt, when_ingested=self._remember_files
+        )
 
-    def _remember(self, ingest: Artifact) -> None:
+    def _remember_files(self, ingest: Artifact) -> None:
         """Record the input files in the run directory.
 
         Not before ingest succeeds, so that a user may correct a rejected file.
@@ -303,64 +342,87 @@ class _Session:
             run_dir=self.recipe.run_path,
         )
 
-    def _size(self) -> tuple[Recipe, dict[str, Artifact]]:
-        """Return the `sized` recipe, and the steps that ran to size it."""
-        done: dict[str, Artifact] = {}
-        if _is_sizable(self.recipe):
-            steps = _steps_to_size(
-                self.recipe, self.files, when_ingested=self._remember
-            )
-            if any(find_done(step, self.recipe.run_path) is None for step in steps):
-                # Building all steps checks the recipe before the first of them runs.
-                self.route(self.recipe)
-                done = self.run_steps(steps)
-        return sized(self.recipe, self.files), done
-
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
-        """Run all steps and record the variant; return the finished steps by name, and the variant."""
-        recipe, name = self.recipe, record.name_for(self.recipe, self.recipe.run_path)
-        sized_recipe, done = self._size()
-        attempt = 0
-        # Run up to `compose`, with twice the drafts or candidates in each attempt,
-        # until there are enough sequences.
-        while True:
-            steps = self.route(sized_recipe, attempt=attempt)
-            steps = steps[: 1 + [step.name for step in steps].index("compose")]
-            finished = {
-                before.manifest["fingerprint"]: before for before in done.values()
-            }
-            known = {
-                step.name: finished[step.fingerprint]
-                for step in steps
-                if step.fingerprint in finished
-            }
-            done = self.run_steps(
-                [step for step in steps if step.name not in known], known=known
-            )
-            done = {step.name: done[step.name] for step in steps}
-            candidates = None  # the recipe's own number stays
-            found = sized_recipe.mine.candidates
-            if recipe.mine.candidates == "auto" and found != "auto":
-                candidates = found
-            retry = another_attempt(
-                recipe.compose, done, attempt=attempt, candidates=candidates
-            )
-            if retry is None:
-                break
-            self.reporter.tell(retry.why)
-            attempt = retry.attempt
-            if retry.candidates is not None:
-                sized_recipe = sized_recipe.with_candidates(retry.candidates)
+        """Run all steps and record the variant.
+
+        Returns the finished steps by name, and the variant.
+        """
+        recipe = self.recipe
+        name = record.name_for(recipe, recipe.run_path)
+        done = self._compose()
         refuse_nothing(recipe, done)
         export_steps.check_names(recipe.export.formats, done)
         if recipe.export.push is not None:
             export_steps.check_read(done, recipe.run_path, trust="hash")
-        read, sequences = export_steps.read_steps(done), recipe.compose.sequences
-        done = self.run_steps(
-            export_steps.export_steps(recipe.export, read, sequences=sequences),
-            known=done,
+        exporting = export_steps.export_steps(
+            recipe.export,
+            export_steps.read_steps(done),
+            sequences=recipe.compose.sequences,
         )
-        return done, record.write(recipe, done, recipe.run_path, name=name)
+        done = self.run_steps(exporting, known=done)
+        variant = record.write(recipe, done, recipe.run_path, name=name)
+        return done, variant
+
+    def _compose(self) -> dict[str, Artifact]:
+        """Run the steps up to `compose` until there are enough sequences.
+
+        Each attempt drafts twice as many, or searches for twice as many candidates, as
+        the one before it, as long as that may help.
+        """
+        recipe, done = self._size()
+        attempt = 0
+        while True:
+            steps = _up_to("compose", self.route(recipe, attempt=attempt))
+            done = self._run_rest(steps, done)
+            retry = another_attempt(
+                self.recipe.compose,
+                done,
+                attempt=attempt,
+                candidates=self._raisable_candidates(recipe),
+            )
+            if retry is None:
+                return done
+            self.reporter.tell(retry.why)
+            attempt = retry.attempt
+            if retry.candidates is not None:
+                recipe = recipe.with_candidates(retry.candidates)
+
+    def _size(self) -> tuple[Recipe, dict[str, Artifact]]:
+        """Return the `sized` recipe, and the steps that ran to size it."""
+        if not _is_sizable(self.recipe):
+            return self.recipe, {}
+        done: dict[str, Artifact] = {}
+        steps = _steps_to_size(
+            self.recipe, self.files, when_ingested=self._remember_files
+        )
+        run_dir = self.recipe.run_path
+        if any(find_done(step, run_dir) is None for step in steps):
+            # Building all steps checks the recipe before the first of them runs.
+            self.route(self.recipe)
+            done = self.run_steps(steps)
+        return sized(self.recipe, self.files), done
+
+    def _run_rest(self, steps: Sequence[Step], done: Artifacts) -> dict[str, Artifact]:
+        """Return all steps finished, running those that are not among the done."""
+        done_by_fingerprint = {
+            artifact.manifest["fingerprint"]: artifact for artifact in done.values()
+        }
+        known: dict[str, Artifact] = {}
+        rest: list[Step] = []
+        for step in steps:
+            if step.fingerprint in done_by_fingerprint:
+                known[step.name] = done_by_fingerprint[step.fingerprint]
+            else:
+                rest.append(step)
+        finished = self.run_steps(rest, known=known)
+        return {step.name: finished[step.name] for step in steps}
+
+    def _raisable_candidates(self, recipe: Recipe) -> int | None:
+        """Return the candidates of a sized recipe, None if the user chose them."""
+        candidates = recipe.mine.candidates
+        if self.recipe.mine.candidates != "auto" or candidates == "auto":
+            return None
+        return candidates
 
 
 @contextmanager
@@ -370,70 +432,37 @@ def session(
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
     mode: Literal["alone", "together"] = "alone",
-) -> Iterator[_Session]:
-    """Check a recipe and lock its run directory, "alone" or "together" with other array jobs.
+) -> Iterator[Session]:
+    """Check a recipe and lock its run directory.
 
-    `changed_inputs="accept"` ingests again if input files differ from those that an earlier run in this directory read.
-    Raises a NextlongError for every mistake that can be found before the first step.
+    `mode` is "alone", or "together" with other array jobs; `changed_inputs="accept"`
+    ingests again if input files differ from those that an earlier run in this directory
+    read. Raises a NextlongError for every mistake that can be found before the first
+    step.
     """
     reporter = reporter or Reporter()
-    files = prepare(recipe, tell=reporter.tell)
-    run_dir = recipe.run_path
-    record.check_folder(run_dir)
-    with store.locked(run_dir, mode=mode):
-        sources, tell = recipe.ingest.sources, reporter.tell
-        files = listing.recognise_inputs(
-            sources, files, run_dir, changed_inputs=changed_inputs, tell=tell
-        )
-        is_intended = recipe.name is not None or any(
-            key.startswith("ingest.sources") for key in recipe.overridden
-        )
-        if record.variant_names(run_dir) and not is_intended:
-            listing.check_documents(sources, files, run_dir)
-        if mode == "alone" and record.name_for(
-            recipe, run_dir
-        ) not in record.variant_names(run_dir):
-            for note in check_corpus(recipe, files):
+    tell = reporter.tell
+    corpus = Corpus(recipe, changed_inputs=changed_inputs, tell=tell)
+    check(recipe, corpus, "before the lock")
+    with store.locked(recipe.run_path, mode=mode):
+        check(recipe, corpus, "in the run directory")
+        # Array jobs follow a run that has read the documents.
+        if mode == "alone" and is_new(recipe):
+            check(recipe, corpus, "of documents")
+            for note in _whole_files(recipe, corpus):
                 tell(note)
         with one_thread(), executor_for(recipe, tell=tell) as executor:
-            yield _Session(recipe, files, executor, reporter)
+            yield Session(recipe, corpus.files, executor, reporter)
 
 
-def prepare(
-    recipe: Recipe,
-    *,
-    encoder: Literal["installed", "any"] = "installed",
-    tell: Callable[[str], object] = lambda _: None,
-) -> list[list[InputFile]]:
-    """Check everything that would otherwise fail after hours of work; return the input files of each source.
-
-    `tell` gets notes on what is not read of a data set.
-
-    Raises a NextlongError if a package, a tokenizer, an input file or the file system of the destination is missing.
-    """
-    refuse_import_by_worker()
-    check_source(recipe.tokenizer)
-    if recipe.ingest.dedup == "minhash":
-        minhash_class()
-    for source in recipe.ingest.sources:
-        filter_of(source)
-    if encoder == "installed":
-        kind_of(recipe.encoder).check_installed(recipe.encoder)
-    if recipe.export.push is not None:
-        destination = f"export.push={recipe.export.push!r}"
-        check_kept(recipe.export.push, where=destination, error=ExportError)
-        reach(recipe.export.push, where=destination, error=ExportError)
-    listing.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
-    return listing.input_files(recipe.ingest, tell=tell)
-
-
-def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
-    """Return notes about a corpus that was not run before. Raises CorpusError if it is too small for the sequences."""
-    check_named_ids(recipe.ingest.sources, files)
-    check_enough(recipe, files)
-    shard_bytes, workers = shard_bytes_of(recipe.ingest, files), worker_count(recipe)
+def _whole_files(recipe: Recipe, corpus: Corpus) -> list[str]:
+    """Return a note for each large file that keeps workers waiting."""
+    shard_bytes = shard_bytes_of(recipe.ingest, text_bytes=sum(corpus.text_bytes))
     return whole_files(
-        recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=workers
+        recipe.ingest.sources,
+        corpus.files,
+        shard_bytes=shard_bytes,
+        workers=worker_count(recipe),
     )
 
 
@@ -448,7 +477,8 @@ def run(
     Raises a NextlongError for every mistake that a user can fix.
     """
     with session(recipe, reporter=reporter, changed_inputs=changed_inputs) as opened:
-        return opened.make_variant()[0]
+        done, _ = opened.make_variant()
+        return done
 
 
 def executor_for(
@@ -457,18 +487,25 @@ def executor_for(
     work: Literal["all", "export"] = "all",
     tell: Callable[[str], object] = lambda _: None,
 ) -> Executor:
-    """Return the executor for all steps of a recipe, or only for exports; `tell` receives what it is waiting for."""
+    """Return the executor for all steps of a recipe, or only for exports.
+
+    `tell` receives what it is waiting for.
+    """
     if recipe.executor == "serial":
         return SerialExecutor()
     if recipe.executor == "ray":
         from nextlong.engine.ray import RayExecutor
 
-        workers, retries = worker_count(recipe), recipe.ray.retries
         return RayExecutor(
-            recipe.ray.address, workers=workers, retries=retries, tell=tell
+            recipe.ray.address,
+            workers=worker_count(recipe),
+            retries=recipe.ray.retries,
+            tell=tell,
         )
-    exporting = ["nextlong.export.steps", "pyarrow.parquet", "tokenizers", "pandas"]
-    preload = exporting if work == "export" else preloaded(recipe.encoder)
+    if work == "export":
+        preload = ["nextlong.export.steps", "pyarrow.parquet", "tokenizers", "pandas"]
+    else:
+        preload = preloaded(recipe.encoder)
     return LocalExecutor(
         worker_count(recipe), count_gpus=lambda: count_gpus_for(recipe), preload=preload
     )
@@ -477,19 +514,20 @@ def executor_for(
 def count_gpus_for(recipe: Recipe) -> int:
     """Return the number of GPUs of this machine that the recipe can use.
 
-    Counting GPUs imports torch, which takes seconds, so it happens only if a model runs on GPUs or a driver is loaded.
+    Counting GPUs imports torch, which takes seconds, so it happens only if a model runs
+    on GPUs or a driver is loaded.
     """
-    is_model = (
-        kind_of(recipe.encoder).asks_for_gpus
-        or Need.KEYWORDS in method_of(recipe).needs
-    )
-    return (
-        count_gpus()
-        if is_model or (recipe.search.device != "cpu" and has_driver())
-        else 0
-    )
+    encodes_on_gpus = kind_of(recipe.encoder).asks_for_gpus
+    writes_queries = Need.KEYWORDS in method_of(recipe).needs
+    runs_a_model = encodes_on_gpus or writes_queries
+    if runs_a_model or (recipe.search.device != "cpu" and has_driver()):
+        return count_gpus()
+    return 0
 
 
 def worker_count(recipe: Recipe) -> int:
-    """Return the number of processes; `auto` is one per core that this process may use."""
+    """Return the number of processes.
+
+    `auto` is one per core that this process may use.
+    """
     return usable_cpus() if recipe.workers == "auto" else recipe.workers

@@ -16,7 +16,7 @@ from nextlong.reading import records
 from nextlong.reading.files import FilePart
 from nextlong.reading.filter import filter_of
 from nextlong.reading.formats import read_records
-from nextlong.reading.listing import list_files
+from nextlong.reading.listing import input_files, list_files
 from nextlong.reading.records import FilteredOut, Record, Reject
 from nextlong.recipe import Source
 
@@ -361,7 +361,7 @@ def test_documents_are_read_anew_where_another_version_decides(
 
     def fingerprints():
         return [
-            pipeline.route(recipe, pipeline.prepare(recipe))[0].fingerprint
+            pipeline.route(recipe, input_files(recipe.ingest))[0].fingerprint
             for recipe in (plain, asking)
         ]
 

@@ -234,7 +234,7 @@ def test_other_keys_are_settings():
         ([{"body": "x"}], {"text": "words"}, r"texts\[0\] has the keys body "),
         ([{"url": "https://a.org/b"}], {}, "no column looks like text"),
         ([{"text": 3}], {"text": "text"}, r"texts\[0\] .*text is not a string"),
-        (["a few words"], {}, "seq_len=96, but all documents together have about"),
+        (["a few words"], {}, "seq_len=96 is more than the corpus has"),
         (TEXTS, {"num_sequences": 0}, "num_sequences must be greater than 0 or 'all'"),
         (TEXTS, {"seq_len": "long"}, "nextlong.synthesize: seq_len must be"),
         (["", " "], {}, r"all 2 texts are empty; give a list of texts with words"),

@@ -4,8 +4,6 @@ import io
 import json
 import random
 import re
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -19,13 +17,12 @@ from nextlong.cli.main import main
 from nextlong.engine import runner
 from nextlong.engine.progress import Lines
 from nextlong.errors import CorpusError
-from nextlong.reading.listing import input_files
 from nextlong.recipe import keys
 from nextlong.retrieval.sample import DrawResult
 from nextlong.runs import stats
 from nextlong.schemas import DropReason
-from nextlong.sequences.shortfall import Attempt, check_enough, dropped_examples
-from nextlong.sequences.tokenizer import load_tokenizer, train_bpe
+from nextlong.sequences.shortfall import Attempt, dropped_examples
+from nextlong.sequences.tokenizer import train_bpe
 
 DROPPED = "dropped: too few negatives to reach target_tokens"
 EMPTY = "dropped: too few negatives for compose.min_gap_tokens between its chunks"
@@ -361,178 +358,6 @@ def test_another_length_shares_the_search_where_no_document_is_too_long(tmp_path
         )
         folders.append(done["mine"].folder)
     assert folders[0] == folders[1]
-
-
-# A run looks first: what cannot be is refused before the first step, and nothing else is
-
-
-HEAVY = ("torch", "transformers", "sentence_transformers", "ray")
-
-
-def test_a_target_that_the_whole_corpus_lacks_is_refused_before_the_first_step(
-    recipe_for, tmp_path, capsys
-):
-    recipe = tmp_path / "r.yaml"
-    recipe.write_text(
-        recipe_for(tmp_path / "run", "compose.target_tokens=2000000").dump()
-    )
-    assert main(["run", str(recipe)]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(
-        "error: the corpus is too small: compose.target_tokens=2,000,000, but all documents together have about "
-    )
-    assert err.endswith(" tokens; add documents or lower it\n")
-    assert not list((tmp_path / "run").glob("[0-9]*"))
-
-
-def test_what_can_be_made_is_not_refused(recipe_for, tmp_path):
-    for tokens in (64, 2048, 30_000):
-        recipe = recipe_for(tmp_path, f"compose.target_tokens={tokens}")
-        check_enough(recipe, input_files(recipe.ingest))
-
-
-def test_a_chunk_that_may_stand_twice_makes_any_length(recipe_for, tmp_path):
-    recipe = recipe_for(
-        tmp_path, "compose.target_tokens=2000000", "compose.negatives=self-repeat"
-    )
-    check_enough(recipe, input_files(recipe.ingest))
-    recipe = recipe_for(
-        tmp_path,
-        "compose.target_tokens=2000000",
-        "compose.negatives=self-repeat",
-        "compose.method=knn",
-    )
-    with pytest.raises(nextlong.NextlongError, match="the corpus is too small"):
-        check_enough(recipe, input_files(recipe.ingest))
-
-
-def test_caps_count(recipe_for, tmp_path):
-    recipe = recipe_for(
-        tmp_path, "compose.target_tokens=4000", "ingest.sources.0.max_chars=8000"
-    )
-    with pytest.raises(
-        nextlong.NextlongError, match="all documents together have about"
-    ):
-        check_enough(recipe, input_files(recipe.ingest))
-
-
-def recipe_of(folder, texts, *overrides):
-    """A recipe over texts, and how many tokens these have by its tokenizer, which knows bytes and little more."""
-    tokenizer = train_bpe(texts[:1], vocab_size=300)
-    (folder / "tokenizer.json").write_text(tokenizer.to_str())
-    (folder / "c.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in texts)
-    )
-    plain = {
-        "run_dir": str(folder / "run"),
-        "executor": "serial",
-        "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
-        "encoder": {"lsa": {"dimensions": 16}},
-        "tokenizer": {"source": str(folder / "tokenizer.json")},
-        "compose": {"method": "standard", "sequences": 1},
-    }
-    tokens = sum(
-        len(encoded.ids)
-        for encoded in tokenizer.encode_batch(texts, add_special_tokens=False)
-    )
-    return tokens, lambda asked: nextlong.Recipe.from_dict(
-        plain, overrides=[*overrides, f"compose.target_tokens={int(asked)}"]
-    )
-
-
-def is_refused(recipe):
-    try:
-        check_enough(recipe, input_files(recipe.ingest))
-    except CorpusError as error:
-        return "the corpus is too small" in str(error)
-    return False
-
-
-def test_separators_of_many_tokens_count(tmp_path):
-    separator = "== next document =="
-    tokens, asking = recipe_of(
-        tmp_path,
-        [f"entry {n} of a list" for n in range(800)],
-        f"compose.separator={separator}",
-    )
-    tokens += 800 * len(
-        load_tokenizer(asking(1000).tokenizer)
-        .encode(separator, add_special_tokens=False)
-        .ids
-    )
-    assert [is_refused(asking(share * tokens)) for share in (0.95, 0.99, 1.02)] == [
-        False,
-        False,
-        True,
-    ]
-    pipeline.run(asking(0.95 * tokens))
-    assert len(nextlong.open(tmp_path / "run")) == 1
-
-
-@pytest.mark.parametrize("sets", [[], ["tokenizer={train: 300}"]])
-@pytest.mark.parametrize("order", [1, *thorough(-1)])
-def test_documents_dense_in_tokens_count_wherever_they_stand(tmp_path, sets, order):
-    """A tokenizer of bytes takes one token a letter of English, and three a Chinese character."""
-    draw = random.Random(1)
-    english = [f"{n} " + "in the end " * 40 for n in range(100)]
-    chinese = [
-        "".join(chr(0x4E00 + draw.randrange(3000)) for _ in range(400))
-        for _ in range(100)
-    ]
-    tokens, asking = recipe_of(tmp_path, [*english, *chinese][::order], *sets)
-    assert not is_refused(asking(0.9 * tokens if not sets else 0.6 * tokens))
-    assert is_refused(asking(1.3 * tokens))
-
-
-def test_a_plan_of_a_preset_needs_no_heavy_package(small_corpus, tmp_path):
-    """In a process that cannot import them; the sources and the tokenizer, which are far away, are replaced by near ones."""
-    script = (
-        "import sys\n"
-        f"HEAVY = {HEAVY}\n"
-        "sys.modules |= dict.fromkeys(HEAVY)\n"  # importing them fails, and looking for them finds none
-        "from nextlong.cli.main import main\n"
-        "code = main(sys.argv[1:])\n"
-        "assert not any(sys.modules[name] for name in HEAVY)\n"
-        "sys.exit(code)\n"
-    )
-    some = (small_corpus / "0.jsonl").read_text().splitlines(keepends=True)[:20]
-    (tmp_path / "c.jsonl").write_text("".join(some))
-    sets = [
-        f"ingest.sources={json.dumps([{'path': str(tmp_path / 'c.jsonl')}])}",
-        "compose.target_tokens=2048",
-    ]
-    sets += [
-        "tokenizer.source=null",
-        "tokenizer.train=512",
-        "tokenizer.bos=null",
-        "tokenizer.eos=null",
-        "chunk.max_chars=256",
-        "executor=serial",
-    ]
-    options = [part for one in sets for part in ("--set", one)]
-    done = subprocess.run(
-        [sys.executable, "-c", script, "plan", "--preset", "paper-128k", *options],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    (embed,) = (line for line in done.stdout.splitlines() if line.startswith("embed "))
-    assert "needs its package" in embed
-    assert (
-        "before `nextlong run`: encoder.model=sentence-transformers:jinaai/jina-embeddings-v3 needs the package"
-        in done.stdout
-    )
-
-
-@pytest.mark.parametrize("arguments", [[], ["r.yaml", "--preset", "paper-128k"]])
-def test_a_plan_is_of_a_recipe_or_of_a_preset(arguments, capsys):
-    assert main(["plan", *arguments]) == 2
-    assert "plan needs either a recipe or a preset" in capsys.readouterr().err
-
-
-# reasons
 
 
 def run_command(recipe, tmp_path, capsys):

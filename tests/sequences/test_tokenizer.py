@@ -22,9 +22,10 @@ from tokenizers import (
     trainers,
 )
 
-from nextlong import pipeline, recipe, schemas
+from nextlong import recipe, schemas
 from nextlong.artifacts.continuation import continuation_ids, ids_within
 from nextlong.artifacts.finished import TokenizerResult, read_tokenizer
+from nextlong.checks import Corpus, check
 from nextlong.corpus.chunk import _chunk_shard, chunk_text
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
@@ -159,7 +160,7 @@ def test_a_file_that_is_no_tokenizer_is_refused_before_the_first_step(
             "tokenizer.train=null",
         )
         with pytest.raises(TokenizerError, match=r"is not a tokenizer\.json"):
-            pipeline.prepare(given)
+            check(given, Corpus(given), "before the lock")
     assert not (tmp_path / "run").exists()
 
 
@@ -515,7 +516,7 @@ def test_a_tokenizer_whose_continuations_cannot_be_known_is_refused_before_the_r
         tmp_path / "run", f"tokenizer.source={tmp_path}", "tokenizer.train=null"
     )
     with pytest.raises(TokenizerError, match=re.escape(repr(str(tmp_path)))):
-        pipeline.prepare(given)
+        check(given, Corpus(given), "before the lock")
     assert not (tmp_path / "run").exists()
 
 

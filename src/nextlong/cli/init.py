@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.artifacts.record import INPUTS
+from nextlong.checks import Corpus, check_tokenizer, count_tokens
 from nextlong.cli.columns import (
     MAX_FILES,
     FileLook,
@@ -59,8 +60,7 @@ from nextlong.runs.warnings import (
     shares_after_last,
     three_chunk_chars,
 )
-from nextlong.sequences.shortfall import count_tokens
-from nextlong.sequences.tokenizer import Ends, check_source, find_ends_of
+from nextlong.sequences.tokenizer import Ends, find_ends_of
 from nextlong.text import Json, counted
 
 _DATA_SUFFIXES: Final = (
@@ -337,7 +337,7 @@ def new_recipe(
         "tokenizer": made,
     }
     recipe = Recipe.from_dict(plain)
-    check_source(recipe.tokenizer)
+    check_tokenizer(recipe, Corpus(recipe))
     ends = find_ends_of(recipe.tokenizer) or Ends()
     made |= {
         key: token

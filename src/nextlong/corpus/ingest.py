@@ -50,9 +50,6 @@ _FILTER_EXAMPLES: Final = 2  # per task
 _HEAD_CHARS: Final = 200  # of an excluded document, as an example
 _ELSEWHERE: Final = "excluded_elsewhere"  # config key: number of entries in the exclusion list for other sources
 _SHOWN_COLUMNS: Final = 20
-_MAX_HEADS: Final = (
-    64  # files of a source to open before the run; each takes a moment, or a request
-)
 _ASCII: Final = bytes(range(128))
 # str.lower of ASCII with white space replaced by blanks, as a table over bytes.
 _LOWER_AND_BLANK: Final = bytes(
@@ -115,7 +112,9 @@ def ingest_step(
             ):
                 heads = (head_columns(file, source) for file in files[place])
                 known = next(filter(None, heads), [])
-                raise _no_ids(source, f"{none} in this column", known, key=f"{key}.id")
+                raise missing_id_column(
+                    source, f"{none} in this column", known, key=f"{key}.id"
+                )
         when_ingested(done)
 
     # The parts of Parquet files, and of files compressed as a whole.
@@ -310,31 +309,17 @@ def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
     ), entries
 
 
-def check_named_ids(sources: Sequence[Source], files: SourceFiles) -> None:
-    """Raise CorpusError, before reading whole files, if no table of a source has the source's id column."""
-    # JSON lines may have an id only in later lines, and many files take long to open: those are checked after reading.
-    for place, (source, source_files) in enumerate(zip(sources, files, strict=True)):
-        formats = {format_of(file.name, source) for file in source_files}
-        are_tables = all(
-            one.has_columns and not one.is_lines and one.extractor is None
-            for one in formats
-        )
-        if not source.names_ids or len(source_files) > _MAX_HEADS or not are_tables:
-            continue
-        heads = [head_columns(file, source) for file in source_files]
-        if all(head and source.id not in head for head in heads):
-            problem = f"{source_files[0].path} has no such column"
-            raise _no_ids(source, problem, heads[0], key=f"ingest.sources[{place}].id")
-
-
-def _no_ids(
+def missing_id_column(
     source: Source, problem: str, known: Sequence[str], *, key: str
 ) -> CorpusError:
+    """Return the error for a source whose id column, at `key`, names no document."""
     near = difflib.get_close_matches(source.id, known, n=1)
     fix = f"did you mean {near[0]!r}?" if near else "use one of these."
+    shown = ", ".join(known[:_SHOWN_COLUMNS]) or "none"
     return CorpusError(
-        f"{key}={source.id!r}: {problem}; columns of its first records: {', '.join(known[:_SHOWN_COLUMNS]) or 'none'}; {fix} "
-        "Without an id column, documents are named file:line"
+        where=f"{key}={source.id!r}",
+        problem=f"{problem}; columns of its first records: {shown}",
+        fix=f"{fix} Without an id column, documents are named file:line",
     )
 
 

@@ -1,22 +1,17 @@
-"""Check before a run whether a corpus is large enough, and explain after a run why it gave fewer sequences.
+"""Explain after a run why a corpus gave fewer sequences, and whether to try again.
 
-Before: if the files are large, only their heads are read. A small corpus is read completely, and a sample of it is
-tokenized, or all of it if the sample leaves doubt.
-After: the counts of finished steps → messages, errors with the fix, and whether another attempt helps.
+In:  the counts of finished steps. Out: messages, errors with the fix, and the next attempt.
+What is known before a run is in `nextlong.checks`.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from nextlong.artifacts import finished, lookup
-from nextlong.artifacts.continuation import continuation_ids, ids_within
 from nextlong.artifacts.finished import (
     ChunkResult,
     ComposeResult,
@@ -24,74 +19,25 @@ from nextlong.artifacts.finished import (
     ReferencedChunksResult,
     chunks_of,
 )
-from nextlong.corpus.chunk import chunk_text
-from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.engine.step import Artifacts
 from nextlong.errors import CorpusError
 from nextlong.plugins import METHODS
-from nextlong.reading.files import SourceFiles
-from nextlong.reading.formats import estimate_text_bytes
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import NEGATIVES, Compose, draws
 from nextlong.retrieval.sample import DrawResult
 from nextlong.schemas import DropReason, Layout
-from nextlong.sequences.tokenizer import load_or_stand_in
 from nextlong.text import counted
 
 MOST_DROPPED: Final = 0.5  # share of the documents that can be extended
 LONGER: Final = (
     "raise compose.target_tokens, or split the documents into shorter ones first"
 )
-_PLENTY_BYTES_PER_TOKEN: Final = (
-    16  # more than any language needs; a corpus with more bytes is large enough
-)
-_MOST_BYTES_PER_CHAR: Final = 4  # of UTF-8
-_SAMPLE_TEXTS, _SAMPLE_CHARS = (
-    512,
-    2048,
-)  # documents to tokenize, and characters of each
-_MARGIN: Final = (
-    1.25  # by which the estimate of a sample must exceed one sequence to be trusted
-)
-_EXACT_MARGIN: Final = (
-    1.01  # for caps and weights, which may select slightly longer or shorter documents
-)
-_TRAINED_MARGIN: Final = 1.1  # for a tokenizer that is trained later
 _EXAMPLES = 3  # dropped documents shown for each reason
 # A share of the documents whose candidates ran out that is not worth another search.
 _FEW: Final = 0.001
 # Give up after this many documents without a sequence: with 95 % confidence, at most one in 30 of the others would give
 # one. If most candidates are near-duplicates, give up after 20, when at most one in seven would.
 _HOPELESS, _HOPELESS_COPIES = 100, 20
-
-
-def check_enough(recipe: Recipe, files: SourceFiles) -> None:
-    """Raise CorpusError if all documents together are shorter than one sequence."""
-    target = recipe.sequence_tokens
-    text_bytes = sum(
-        min(
-            estimate_text_bytes(source_files, source),
-            _MOST_BYTES_PER_CHAR * (source.max_chars or math.inf),
-        )
-        for source_files, source in zip(files, recipe.ingest.sources, strict=True)
-    )
-    if text_bytes > _PLENTY_BYTES_PER_TOKEN * target or not uses_a_chunk_once(
-        recipe.compose
-    ):
-        return
-    looks = [look for look in look_at(recipe.ingest, files) if look.documents]
-    if (
-        not looks
-        or not all(look.is_whole for look in looks)
-        or count_tokens(recipe, looks) >= _MARGIN * target
-    ):
-        return
-    tokens = count_tokens(recipe, looks, of="all")
-    if (
-        tokens * (_EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN)
-        < target
-    ):
-        raise CorpusError(too_short(recipe.compose, tokens))
 
 
 def is_extended(compose: Compose) -> bool:
@@ -111,51 +57,6 @@ def uses_a_chunk_once(compose: Compose) -> bool:
     return not (
         is_extended(compose) and NEGATIVES[compose.negatives].origin == "meta-chunk"
     )
-
-
-def too_short(compose: Compose, tokens: float) -> str:
-    """Return the error message for a corpus that is shorter than one sequence."""
-    return (
-        f"the corpus is too small: compose.target_tokens={compose.target_tokens:,}, but all documents together have about "
-        f"{tokens:,.0f} tokens; add documents or lower it"
-    )
-
-
-def count_tokens(
-    recipe: Recipe,
-    looks: Sequence[Look],
-    *,
-    of: Literal["a sample", "all"] = "a sample",
-) -> float:
-    """Estimate the tokens of all kept documents, including separators, from a sample of their texts.
-
-    With all texts, the count is exact except for caps and weights, and for a tokenizer that is yet to be trained.
-    """
-    every = max(1, sum(len(look.texts) for look in looks) // _SAMPLE_TEXTS)
-    heads = [[text[:_SAMPLE_CHARS] for text in look.texts[::every]] for look in looks]
-    tokenizer = load_or_stand_in(
-        recipe.tokenizer, list(itertools.chain.from_iterable(heads))
-    )
-    separator = len(continuation_ids(tokenizer, recipe.compose.separator))
-    options = recipe.chunk.model_dump()
-    total = 0.0
-    texts_of = heads if of == "a sample" else [look.texts for look in looks]
-    for share, look, texts in zip(kept_shares(looks), looks, texts_of, strict=True):
-        chunks: list[str] = []
-        begins: list[bool] = []
-        for text in texts:
-            for start, end in chunk_text(text, **options):
-                chunks.append(text[start:end])
-                begins.append(start == 0)
-        ids = sum(map(len, ids_within(tokenizer, chunks, begins)))
-        tokens_per_char = (ids + separator * len(chunks)) / max(
-            1, sum(map(len, chunks))
-        )
-        total += share * look.scale * look.distinct_chars * tokens_per_char
-    return total
-
-
-# After a run.
 
 
 class Attempt:

@@ -13,12 +13,12 @@ import nextlong
 from counted import total
 from larger_cases import thorough
 from nextlong import pipeline
+from nextlong.checks import count_tokens
 from nextlong.corpus import look as plan_look
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.reading.listing import input_files
 from nextlong.report.plan import page, trial
 from nextlong.report.plan.page import Scenario
-from nextlong.sequences.shortfall import count_tokens
 from nextlong.sequences.tokenizer import train_bpe
 from planned import STEPS, TEXTS, recipe_in, shown, written
 
@@ -78,7 +78,7 @@ def test_before_a_run_everything_is_to_do_and_costs_something_and_nothing_is_wri
 def test_a_target_that_the_whole_corpus_does_not_reach_is_flagged(
     recipe, tried, tmp_path
 ):
-    warning = "the corpus is too small: compose.target_tokens=1,000,000, but all documents together have"
+    warning = "compose.target_tokens=1,000,000 is more than the corpus has: all documents together have"
     too_long = recipe_in(tmp_path, CHEAP, "compose.target_tokens=1000000")
     with pytest.raises(CorpusError, match=warning):  # as a run does
         shown(too_long)
@@ -104,12 +104,12 @@ def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(
             tmp_path, *sets, f"compose.target_tokens={int(share * tokens)}"
         )
         if is_enough:
-            assert "the corpus is too small" not in written(asked)
+            assert "all documents together have" not in written(asked)
             continue
-        with pytest.raises(CorpusError, match="the corpus is too small"):
-            shown(asked)
-        with pytest.raises(CorpusError, match="the corpus is too small"):
-            pipeline.run(asked)
+        for refusing in (shown, pipeline.run):
+            with pytest.raises(CorpusError) as refused:
+                refusing(asked)
+            assert refused.value.where == "compose.target_tokens"
 
 
 @pytest.mark.parametrize("kind", ["whole", "sampled", "compressed"])

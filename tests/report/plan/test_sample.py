@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pytest
 
+from nextlong.checks import Corpus
 from nextlong.corpus import look
 from nextlong.engine.step import Amounts
 from nextlong.errors import CorpusError
-from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe
 from nextlong.report.plan.trial import CorpusSample, sample
 from planned import sources_in
 
 
 def sampled(recipe):
-    return sample(recipe, input_files(recipe.ingest))
+    return sample(recipe, Corpus(recipe))
 
 
 @pytest.fixture

@@ -19,7 +19,14 @@ import yaml
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.artifacts.record import name_for, variant_names
+from nextlong.checks import (
+    NOT_PLANNED,
+    Corpus,
+    check,
+    check_encoder,
+    is_new,
+    too_short,
+)
 from nextlong.corpus.ingest import allowing
 from nextlong.corpus.splits import shard_bytes_of, whole_files
 from nextlong.engine import runner
@@ -28,7 +35,6 @@ from nextlong.engine.step import Amounts, Step
 from nextlong.errors import CorpusError, EncoderError, RunError
 from nextlong.methods.base import described, method_of
 from nextlong.reading.files import InputFile
-from nextlong.reading.listing import recognise_inputs
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import EXACT, TYPICAL_CHARS_PER_TOKEN
 from nextlong.report import tables
@@ -55,7 +61,6 @@ from nextlong.sequences.shortfall import (
     LONGER,
     MOST_DROPPED,
     is_extended,
-    too_short,
     uses_a_chunk_once,
 )
 from nextlong.sequences.tokenizer import lossy_tokenizer
@@ -167,18 +172,16 @@ def plan(
     tell: Callable[[str], None] = lambda _: None,
 ) -> _Plan:
     """Return the plan of a recipe; `tell` gets notes on its inputs. Raises the errors that `run` would raise before it starts."""
+    corpus = Corpus(recipe, tell=tell)
     missing = ""
     try:
-        kind_of(recipe.encoder).check_installed(recipe.encoder)
+        check_encoder(recipe, corpus)
     except EncoderError as error:
         missing = str(error)
+    check(recipe, corpus, "before the lock", skip=NOT_PLANNED)
+    check(recipe, corpus, "in the run directory", skip=NOT_PLANNED)
     run_dir = recipe.run_path
-    files = recognise_inputs(
-        recipe.ingest.sources,
-        pipeline.prepare(recipe, encoder="any", tell=tell),
-        run_dir,
-        tell=tell,
-    )
+    files = corpus.files
     steps = pipeline.route(pipeline.sized(recipe, files), files)
     is_other_corpus = scenario.chunks is not None
     states = []
@@ -205,11 +208,9 @@ def plan(
         raise RunError(
             f"run_dir={run_dir} cannot be written: {parent} is not a folder that you may write to"
         )
-    if not is_other_corpus and name_for(recipe, run_dir) not in variant_names(
-        run_dir
-    ):  # as a run does
-        pipeline.check_corpus(recipe, files)
-    corpus_sample = sample(recipe, files)
+    if not is_other_corpus and is_new(recipe):
+        check(recipe, corpus, "of documents")
+    corpus_sample = sample(recipe, corpus)
     if (
         not is_other_corpus
         and corpus_sample.is_whole
@@ -613,7 +614,7 @@ def _warn_of_data(
         and uses_a_chunk_once(recipe.compose)
         and tokens < recipe.compose.target_tokens
     ):
-        return [too_short(recipe.compose, tokens)]
+        return [str(too_short(recipe.compose, tokens))]
     warned: list[warnings.Warned | None] = []
     if is_extended(recipe.compose) and dropped > MOST_DROPPED * amounts.eligible:
         values = {

@@ -28,16 +28,15 @@ from threadpoolctl import threadpool_limits
 from nextlong import pipeline
 from nextlong.artifacts.finished import TokenizerResult, chunks_of
 from nextlong.artifacts.lookup import read_chunks
+from nextlong.checks import Corpus
 from nextlong.corpus.chunk import chunk_text
-from nextlong.corpus.look import kept_shares, look_at
+from nextlong.corpus.look import kept_shares
 from nextlong.engine.executor import Call, Resources, SerialExecutor, resident_bytes
 from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import TRIED, Amounts, Artifacts
 from nextlong.errors import CorpusError, NextlongError
 from nextlong.methods.base import method_of
 from nextlong.methods.keywords import Keywords
-from nextlong.reading.files import InputFile
-from nextlong.reading.listing import input_files
 from nextlong.reading.records import RejectKind
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.keys import (
@@ -147,9 +146,9 @@ class CorpusSample:
         return float((self.stands_for * (1 - (1 - used) ** self.chunks)).sum())
 
 
-def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample:
+def sample(recipe: Recipe, corpus: Corpus) -> CorpusSample:
     """Look at every source. Raises CorpusError if no document is found."""
-    every = look_at(recipe.ingest, files)
+    every = corpus.looks
     looks = [look for look in every if look.documents]
     kinds = dict.fromkeys(kind for look in every for kind in look.rejects)
     rejects = {
@@ -169,7 +168,7 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
         found = [*most, *skipped.most_common(3)]
         why = ", ".join(f"{counted(count, 'record')}: {kind}" for kind, count in found)
         raise CorpusError(
-            f"no document was found in a sample of {files[0][0].path} or other files of ingest.sources "
+            f"no document was found in a sample of {corpus.files[0][0].path} or other files of ingest.sources "
             f"({why or 'they are empty'}); correct ingest.sources; `nextlong run` names every reject"
         )
     kept = kept_shares(looks)
@@ -289,8 +288,9 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
         (folder / "sample.jsonl").write_text("".join(lines), encoding="utf-8")
         tried = recipe_for(recipe, texts, folder, chars_per_token=chars_per_token)
-        files, executor = input_files(tried.ingest), Timed()
-        steps = pipeline.route(tried, files)
+        corpus = Corpus(tried)
+        executor = Timed()
+        steps = pipeline.route(tried, corpus.files)
         # A sample may be too small for what the corpus can do; the steps that have finished still tell.
         with suppress(NextlongError):
             run_steps(steps, run_dir=run_dir, executor=executor)
@@ -305,7 +305,7 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         )
         if "tokenizer" in done:
             chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
-        size = replace(sample(tried, files).size, dimensions=dimensions)
+        size = replace(sample(tried, corpus).size, dimensions=dimensions)
         return Trial(
             amounts=amounts_of(tried, size, chars_per_token=chars_per_token),
             seconds={name: executor.seconds[name] for name in done},

@@ -1,0 +1,343 @@
+"""Checks: what a run refuses before its first step, as one list in the order of the run.
+
+In:  a recipe, and a look at its corpus that all checks share, so that each file is
+listed and its head is opened once. Out: nothing, or an error that the user can fix.
+
+A step may run for hours. Whatever would make a later one fail is therefore refused here:
+`CHECKS` has first what the recipe alone tells and whether its files exist, then what is
+checked in the locked run directory, and last what needs to read the documents.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from nextlong.artifacts import record
+from nextlong.artifacts.continuation import continuation_ids, ids_within
+from nextlong.corpus.chunk import chunk_text
+from nextlong.corpus.deduplicate import minhash_class
+from nextlong.corpus.ingest import missing_id_column
+from nextlong.corpus.look import Look, kept_shares, look_at
+from nextlong.engine.local import refuse_import_by_worker
+from nextlong.errors import CorpusError, ExportError
+from nextlong.reading import listing
+from nextlong.reading.files import InputFile, check_kept, reach
+from nextlong.reading.filter import filter_of
+from nextlong.reading.formats import estimate_text_bytes, format_of, head_columns
+from nextlong.recipe import Recipe
+from nextlong.recipe.keys import Compose
+from nextlong.retrieval.encoders.base import kind_of
+from nextlong.sequences.shortfall import uses_a_chunk_once
+from nextlong.sequences.tokenizer import check_source, load_or_stand_in
+
+# More bytes per token than any language needs: a larger corpus suffices for sure.
+_PLENTY_BYTES_PER_TOKEN: Final = 16
+# Of UTF-8.
+_MAX_BYTES_PER_CHAR: Final = 4
+# Documents that are tokenized as a sample, and characters of each.
+_SAMPLE_TEXTS: Final = 512
+_SAMPLE_CHARS: Final = 2048
+# By which the estimate of a sample must exceed one sequence to be trusted.
+_MARGIN: Final = 1.25
+# For caps and weights, which may select slightly longer or shorter documents.
+_EXACT_MARGIN: Final = 1.01
+# For a tokenizer that is trained later.
+_TRAINED_MARGIN: Final = 1.1
+# Files of a source to open; each takes a moment, or a request.
+_MAX_ID_FILES: Final = 64
+
+
+class Corpus:
+    """A look at the input files of a recipe: each is listed and opened once."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        changed_inputs: Literal["refuse", "accept"] = "refuse",
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Prepare to look; `tell` gets notes on what is not read or must be hashed."""
+        self._ingest = recipe.ingest
+        self._run_dir = recipe.run_path
+        self._changed_inputs: Literal["refuse", "accept"] = changed_inputs
+        self._tell = tell
+        self._listed: list[list[InputFile]] | None = None
+        self._recognised: list[list[InputFile]] | None = None
+
+    def list_files(self) -> list[list[InputFile]]:
+        """Return the files of each source. Raises CorpusError if a source has none."""
+        if self._listed is None:
+            self._listed = listing.input_files(self._ingest, tell=self._tell)
+        return self._listed
+
+    def recognise_files(self) -> list[list[InputFile]]:
+        """Return the files with the identities that an earlier run gave to them.
+
+        Raises RunError if one has changed since, unless changes are accepted.
+        """
+        if self._recognised is None:
+            self._recognised = listing.recognise_inputs(
+                self._ingest.sources,
+                self.list_files(),
+                self._run_dir,
+                changed_inputs=self._changed_inputs,
+                tell=self._tell,
+            )
+        return self._recognised
+
+    @property
+    def files(self) -> list[list[InputFile]]:
+        """The recognised files of each source."""
+        return self.recognise_files()
+
+    @cached_property
+    def text_bytes(self) -> list[int]:
+        """Bytes of text in each source, estimated from the heads of a few files."""
+        return list(map(estimate_text_bytes, self.files, self._ingest.sources))
+
+    @cached_property
+    def looks(self) -> list[Look]:
+        """A sample of each source that has records; a small corpus is read whole."""
+        return look_at(self._ingest, self.files)
+
+
+# The recipe, and the files that it names.
+
+
+def check_caller(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise RunError for a script that runs again in each worker that imports it."""
+    refuse_import_by_worker()
+
+
+def check_tokenizer(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise TokenizerError if `tokenizer.source` is no tokenizer."""
+    check_source(recipe.tokenizer)
+
+
+def check_deduplication(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise RecipeError if the package for `ingest.dedup: minhash` is missing."""
+    if recipe.ingest.dedup == "minhash":
+        minhash_class()
+
+
+def check_filters(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise RecipeError if the condition of a source is invalid."""
+    for source in recipe.ingest.sources:
+        filter_of(source)
+
+
+def check_encoder(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise EncoderError if a package of the encoder is not installed."""
+    kind_of(recipe.encoder).check_installed(recipe.encoder)
+
+
+def check_destination(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise ExportError if `export.push` cannot be reached, or ends with the process."""
+    push = recipe.export.push
+    if push is None:
+        return
+    destination = f"export.push={push!r}"
+    check_kept(push, where=destination, error=ExportError)
+    reach(push, where=destination, error=ExportError)
+
+
+def check_sources_elsewhere(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise RunError if a source includes the run directory."""
+    listing.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
+
+
+def check_input_files(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise CorpusError if a source has no file."""
+    corpus.list_files()
+
+
+def check_run_folder(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise RunError if a new run directory has files that no run made."""
+    record.check_folder(recipe.run_path)
+
+
+# The run directory, once it is locked.
+
+
+def check_inputs_unchanged(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise RunError if a file that an earlier run read has changed or is missing."""
+    corpus.recognise_files()
+
+
+def check_same_documents(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise RunError if the runs of this directory read none of the recipe's files.
+
+    A recipe that names its variant, or whose sources are given on the command line, says
+    that it is another one.
+    """
+    run_dir = recipe.run_path
+    has_other_sources = any(
+        key.startswith("ingest.sources") for key in recipe.overridden
+    )
+    is_intended = recipe.name is not None or has_other_sources
+    if record.variant_names(run_dir) and not is_intended:
+        listing.check_documents(recipe.ingest.sources, corpus.files, run_dir)
+
+
+# The documents of a variant that was not run before.
+
+
+def check_id_columns(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise CorpusError if no table of a source has the column that names documents.
+
+    JSON lines may have an id in later lines only, and many files take long to open; both
+    are checked after reading.
+    """
+    sources = recipe.ingest.sources
+    for index, (source, files) in enumerate(zip(sources, corpus.files, strict=True)):
+        formats = {format_of(file.name, source) for file in files}
+        are_tables = all(
+            one.has_columns and not one.is_lines and one.extractor is None
+            for one in formats
+        )
+        if not source.names_ids or len(files) > _MAX_ID_FILES or not are_tables:
+            continue
+        heads = [head_columns(file, source) for file in files]
+        if all(head and source.id not in head for head in heads):
+            raise missing_id_column(
+                source,
+                f"{files[0].path} has no such column",
+                heads[0],
+                key=f"ingest.sources[{index}].id",
+            )
+
+
+def check_enough(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise CorpusError if all documents together are shorter than one sequence.
+
+    Of large files only the heads are read. A small corpus is read whole, and a sample of
+    it is tokenized, or all of it if the sample leaves doubt.
+    """
+    if not uses_a_chunk_once(recipe.compose):
+        return
+    target = recipe.sequence_tokens
+    text_bytes = 0.0
+    for source, source_bytes in zip(
+        recipe.ingest.sources, corpus.text_bytes, strict=True
+    ):
+        max_bytes = _MAX_BYTES_PER_CHAR * (source.max_chars or math.inf)
+        text_bytes += min(source_bytes, max_bytes)
+    if text_bytes > _PLENTY_BYTES_PER_TOKEN * target:
+        return
+    looks = [look for look in corpus.looks if look.documents]
+    if not looks or not all(look.is_whole for look in looks):
+        return
+    if count_tokens(recipe, looks) >= _MARGIN * target:
+        return
+    tokens = count_tokens(recipe, looks, of="all")
+    margin = _EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN
+    if tokens * margin < target:
+        raise too_short(recipe.compose, tokens)
+
+
+class Check(NamedTuple):
+    """A check, and when a run does it: before it locks its directory, or in there.
+
+    The checks "of documents" read files, so only a variant that is new needs them.
+    """
+
+    function: Callable[[Recipe, Corpus], None]
+    when: When
+
+
+When: TypeAlias = Literal["before the lock", "in the run directory", "of documents"]
+
+CHECKS: Final = (
+    Check(check_caller, "before the lock"),
+    Check(check_tokenizer, "before the lock"),
+    Check(check_deduplication, "before the lock"),
+    Check(check_filters, "before the lock"),
+    Check(check_encoder, "before the lock"),
+    Check(check_destination, "before the lock"),
+    Check(check_sources_elsewhere, "before the lock"),
+    Check(check_input_files, "before the lock"),
+    Check(check_run_folder, "before the lock"),
+    Check(check_inputs_unchanged, "in the run directory"),
+    Check(check_same_documents, "in the run directory"),
+    Check(check_id_columns, "of documents"),
+    Check(check_enough, "of documents"),
+)
+# A plan writes nothing, so it may be made for a run directory that a run would refuse,
+# and it says itself that an encoder is not installed.
+NOT_PLANNED: Final = frozenset({check_encoder, check_run_folder, check_same_documents})
+
+
+def check(
+    recipe: Recipe,
+    corpus: Corpus,
+    when: When,
+    *,
+    skip: Collection[Callable[[Recipe, Corpus], None]] = (),
+) -> None:
+    """Do the checks of one moment, in order. Raises the error of the first that fails."""
+    for each in CHECKS:
+        if each.when == when and each.function not in skip:
+            each.function(recipe, corpus)
+
+
+def is_new(recipe: Recipe) -> bool:
+    """Return whether no run of this recipe has finished in its run directory."""
+    run_dir = recipe.run_path
+    return record.name_for(recipe, run_dir) not in record.variant_names(run_dir)
+
+
+# Whether the corpus suffices.
+
+
+def too_short(compose: Compose, tokens: float) -> CorpusError:
+    """Return the error for a corpus that is shorter than one sequence."""
+    return CorpusError(
+        where="compose.target_tokens",
+        value=f"{compose.target_tokens:,}",
+        problem=(
+            "is more than the corpus has: all documents together have about "
+            f"{tokens:,.0f} tokens"
+        ),
+        fix="add documents or lower it",
+    )
+
+
+def count_tokens(
+    recipe: Recipe,
+    looks: Sequence[Look],
+    *,
+    of: Literal["a sample", "all"] = "a sample",
+) -> float:
+    """Estimate the tokens of all kept documents, including separators.
+
+    From a sample of their texts; with all texts, the count is exact except for caps and
+    weights, and for a tokenizer that is yet to be trained.
+    """
+    every = max(1, sum(len(look.texts) for look in looks) // _SAMPLE_TEXTS)
+    heads = [[text[:_SAMPLE_CHARS] for text in look.texts[::every]] for look in looks]
+    tokenizer = load_or_stand_in(
+        recipe.tokenizer, list(itertools.chain.from_iterable(heads))
+    )
+    separator_tokens = len(continuation_ids(tokenizer, recipe.compose.separator))
+    options = recipe.chunk.model_dump()
+    tokens = 0.0
+    texts_of_looks = heads if of == "a sample" else [look.texts for look in looks]
+    for share, look, texts in zip(
+        kept_shares(looks), looks, texts_of_looks, strict=True
+    ):
+        chunks: list[str] = []
+        begins: list[bool] = []
+        for text in texts:
+            for start, end in chunk_text(text, **options):
+                chunks.append(text[start:end])
+                begins.append(start == 0)
+        ids = sum(map(len, ids_within(tokenizer, chunks, begins)))
+        counted_tokens = ids + separator_tokens * len(chunks)
+        tokens_per_char = counted_tokens / max(1, sum(map(len, chunks)))
+        tokens += share * look.scale * look.distinct_chars * tokens_per_char
+    return tokens
