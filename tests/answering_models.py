@@ -6,9 +6,12 @@ from collections import Counter
 from rich.console import Console
 
 from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.progress import TaskProgress
 from nextlong.evaluate.prompts import ModelOptions, Prompts
-from nextlong.evaluate.run import EvaluationSettings, TaskProgress, evaluate
-from nextlong.evaluate.task import TextTokenizer, registered
+from nextlong.evaluate.registry import registered
+from nextlong.evaluate.run import evaluate
+from nextlong.evaluate.settings import EvaluationSettings
+from nextlong.evaluate.task import TextTokenizer
 
 
 def asked(out, *names, lengths=(8192,), samples=4, data=None, **more):

@@ -55,7 +55,7 @@ def write_results(folder):
         "score": 12.5,
         "samples": [{"details": {}, "scores": {}}],
     }
-    results.place_of(folder, "vt", 8192).write_text(json.dumps({"format": 2, **values}))
+    results.path_of(folder, "vt", 8192).write_text(json.dumps({"format": 2, **values}))
 
 
 def every_command(folder, few_run, few_recipe, monkeypatch):

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import nextlong
-from nextlong.evaluate.task import TaskRequest, all_tasks, registered
+from nextlong.evaluate.registry import all_tasks, registered
+from nextlong.evaluate.task import TaskRequest
 from nextlong.plugins import INDEXES
 from nextlong.reading import formats
 from nextlong.retrieval.indexes.base import IndexKind

@@ -3,7 +3,7 @@
 import json
 
 from nextlong.evaluate import results, tables
-from nextlong.evaluate.task import all_tasks
+from nextlong.evaluate.registry import all_tasks
 
 QUESTIONS = 100
 LENGTHS = (8192, 16_384, 32_768, 65_536, 131_072)
@@ -37,7 +37,7 @@ def write_results(folder, scores, *, label, cosine=None):
                         for n in range(QUESTIONS)
                     ],
                 }
-                path = results.place_of(folder, task.name, length)
+                path = results.path_of(folder, task.name, length)
                 path.parent.mkdir(exist_ok=True)
                 path.write_text(json.dumps({"format": 2, **values}))
     return folder
@@ -45,7 +45,7 @@ def write_results(folder, scores, *, label, cosine=None):
 
 def write_result(folder, task, length, **values):
     """Write one task's result at a length."""
-    path = results.place_of(folder, task, length)
+    path = results.path_of(folder, task, length)
     path.parent.mkdir(exist_ok=True)
     path.write_text(
         json.dumps(

@@ -271,7 +271,7 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
 ):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from nextlong.evaluate import run
+    from nextlong.evaluate import memory
 
     config = LlamaConfig(
         vocab_size=64,
@@ -301,7 +301,7 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
         str(tmp_path / "out"),
         "--dry-run",
     ]
-    monkeypatch.setattr(run, "memory_bytes", lambda: 2**20)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 2**20)
     capsys.readouterr()
     assert main(asked) == 2
     said = capsys.readouterr()
@@ -316,7 +316,7 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
         "this machine has 0.00 GiB, which is too little: lower --batch-tokens, give --dtype bfloat16"
         in said.out
     )
-    assert "dependency: add --run RUN" in said.err
+    assert "add --run RUN" in said.err
 
 
 @pytest.mark.heavy

@@ -17,7 +17,8 @@ from nextlong.cli.main import main
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import data
 from nextlong.evaluate.data import DataFiles, _HubFile
-from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
+from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.task import TaskRequest, TextTokenizer
 
 ODD = "one\u2028two\u2029three\u0085four\x0bfive\x0csix"  # str.splitlines ends a line at each
 
@@ -556,7 +557,7 @@ def test_mistakes_are_told(arguments, told, capsys):
 
 
 def test_every_file_of_the_hub_belongs_to_a_task():
-    from nextlong.evaluate.task import all_tasks
+    from nextlong.evaluate.registry import all_tasks
 
     named = {name for task in all_tasks().values() for name in task.files}
     assert set(data._HUB) - named <= {"infinitebench/longbook_sum_eng.jsonl"}

@@ -9,15 +9,11 @@ import pytest
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.memory import device_memory
+from nextlong.evaluate.probe import Probe, local_model
 from nextlong.evaluate.prompts import ModelOptions
-from nextlong.evaluate.run import (
-    EvaluationSettings,
-    _device_memory,
-    _local,
-    _pairs,
-    check,
-)
-from nextlong.evaluate.task import Probe, all_tasks
+from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.settings import EvaluationSettings, check
 
 
 @pytest.fixture
@@ -44,17 +40,17 @@ def gpus(monkeypatch):
 
 @pytest.mark.heavy
 def test_the_memory_is_that_of_the_device(gpus, monkeypatch):
-    from nextlong.evaluate import run
+    from nextlong.evaluate import memory
 
-    monkeypatch.setattr(run, "memory_bytes", lambda: 1)
+    monkeypatch.setattr(memory, "memory_bytes", lambda: 1)
     gpus(2)
-    assert [_device_memory(name) for name in ("auto", "cuda:1", "cpu")] == [
+    assert [device_memory(name) for name in ("auto", "cuda:1", "cpu")] == [
         ("cuda", 80 * 2**30),
         ("cuda:1", 80 * 2**30),
         ("this machine", 1),
     ]
     gpus(0)
-    assert _device_memory("auto") == ("this machine", 1)
+    assert device_memory("auto") == ("this machine", 1)
 
 
 @pytest.mark.heavy
@@ -79,7 +75,7 @@ def test_a_device_that_is_not_there_is_told_with_those_that_are(
 ):
     gpus(count)
     with pytest.raises(EvaluateError) as error:
-        _device_memory(device)
+        device_memory(device)
     assert str(error.value).startswith(told)
 
 
@@ -114,7 +110,7 @@ def asking(*tasks, lengths=(4096, 1024), folder=None, **more):
 
 
 def test_short_lengths_come_first_and_what_has_none_last():
-    assert _pairs(asking(ONCE, ANY_LENGTH, EACH)) == [
+    assert asking(ONCE, ANY_LENGTH, EACH).pairs() == [
         (ANY_LENGTH, 1024),
         (EACH, 1024),
         (ANY_LENGTH, 4096),
@@ -125,14 +121,14 @@ def test_short_lengths_come_first_and_what_has_none_last():
 
 def test_a_task_is_measured_only_where_its_benchmark_defines_it():
     defined = SOME_LENGTHS.lengths[0]
-    assert _pairs(asking(SOME_LENGTHS, lengths=[defined, 77])) == [
+    assert asking(SOME_LENGTHS, lengths=[defined, 77]).pairs() == [
         (SOME_LENGTHS, defined)
     ]
     with pytest.raises(
         EvaluateError,
         match=f"--lengths: {SOME_LENGTHS.name} is defined at {defined}.* only; add one",
     ):
-        _pairs(asking(SOME_LENGTHS, lengths=[77]))
+        asking(SOME_LENGTHS, lengths=[77]).pairs()
 
 
 def test_a_length_beyond_the_model_is_refused_unless_nobody_knows_how_long_it_is():
@@ -147,10 +143,9 @@ def test_a_length_beyond_the_model_is_refused_unless_nobody_knows_how_long_it_is
 
 
 def test_a_probe_that_reads_a_run_wants_one():
-    with pytest.raises(
-        EvaluateError, match="of-a-run: add --run RUN, the run whose sequences are read"
-    ):
+    with pytest.raises(EvaluateError, match="add --run RUN") as error:
         check(asking(OF_A_RUN), context=None)
+    assert error.value.where == "of-a-run"
     check(asking(OF_A_RUN, run=Path("run")), context=None)
 
 
@@ -188,4 +183,4 @@ def test_a_probe_of_a_server_is_refused_before_any_task(tmp_path):
     with pytest.raises(
         EvaluateError, match="each: a server gives no access to the inside of its model"
     ):
-        _local(model, EACH)
+        local_model(model, EACH)

@@ -35,7 +35,7 @@ class Local(Oracle, HuggingFaceModel):
 
 def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
     from nextlong.evaluate import run
-    from nextlong.evaluate.task import Probe
+    from nextlong.evaluate.probe import Probe
 
     composed = {"value": "abc"}
     steps = SimpleNamespace(

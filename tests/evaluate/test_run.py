@@ -17,8 +17,11 @@ from evaluation_data import word_tokenizer, write
 from killed import kill_at
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.run import TaskProgress, evaluate
-from nextlong.evaluate.task import Probe, Sample, all_tasks, registered
+from nextlong.evaluate.probe import Probe
+from nextlong.evaluate.progress import TaskProgress
+from nextlong.evaluate.registry import all_tasks, registered
+from nextlong.evaluate.run import evaluate
+from nextlong.evaluate.task import Sample
 
 TIMES = {"seconds"}
 
@@ -88,7 +91,7 @@ def test_a_probe_that_is_measured_already_is_not_checked_again(tmp_path, monkeyp
         measured,
         check_model=lambda *_: looked.append("model"),
     )
-    monkeypatch.setattr("nextlong.evaluate.run._local", lambda model, _: model)
+    monkeypatch.setattr("nextlong.evaluate.run.local_model", lambda model, _: model)
     for _ in range(2):
         run(Oracle(word_tokenizer()), replace(asked(tmp_path / "r"), tasks=[probe]))
         assert looked == ["model"]
@@ -96,9 +99,11 @@ def test_a_probe_that_is_measured_already_is_not_checked_again(tmp_path, monkeyp
 
 def test_a_probe_that_finds_no_prompt_stops_alone(tmp_path, monkeypatch):
     def refused(*_):
-        raise EvaluateError("mine: no prompt fits 512 tokens")
+        raise EvaluateError(
+            where="mine", problem="no prompt fits 512 tokens", fix="give more"
+        )
 
-    monkeypatch.setattr("nextlong.evaluate.run._local", lambda model, _: model)
+    monkeypatch.setattr("nextlong.evaluate.run.local_model", lambda model, _: model)
     what = asked(tmp_path / "r", "json_kv")
     with pytest.raises(
         EvaluateError, match="^1 of 2 not measured: mine: no prompt fits 512 tokens"
@@ -208,11 +213,9 @@ def test_another_model_other_settings_and_another_version_are_told_apart(tmp_pat
     other.identity = lambda: {"kind": "test", "name": "other"}
     with pytest.raises(EvaluateError, match=r"holds results of another model, Oracle"):
         run(other, asked(out, "json_kv"))
-    with pytest.raises(
-        EvaluateError,
-        match=r"8192\.json was measured with other settings, samples or data; delete it",
-    ):
+    with pytest.raises(EvaluateError) as error:
         run(Oracle(word_tokenizer()), asked(out, "json_kv", samples=5))
+    assert error.value.where == str(out / "json_kv/8192.json")
     for name in ("evaluation.json", "json_kv/8192.json"):
         values = json.loads((out / name).read_text())
         (out / name).write_text(json.dumps(values | {"format": 7, "nextlong": "9.9"}))
@@ -334,15 +337,13 @@ def test_what_probes_need_is_told_before_anything_is_asked(tmp_path):
         for name, probe in registered().items()
     }
     model = Oracle(word_tokenizer())
-    with pytest.raises(
-        EvaluateError,
-        match="dependency: add --run RUN, the run whose sequences are read",
-    ):
+    with pytest.raises(EvaluateError, match="add --run RUN") as error:
         evaluate(
             lambda: pytest.fail("loaded"),
             probes["dependency"],
             progress=TaskProgress(Console(file=io.StringIO())),
         )
+    assert error.value.where == "dependency"
     for name in ("attention", "short"):
         with pytest.raises(
             EvaluateError,
@@ -441,7 +442,7 @@ def test_a_score_erases_the_moving_line_on_a_terminal_alone(is_terminal):
 def told(monkeypatch):
     """Return what gives the lines told without a terminal, the clock put forward before each step."""
     now = [0.0]
-    monkeypatch.setattr("nextlong.evaluate.run.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("nextlong.evaluate.progress.time.monotonic", lambda: now[0])
 
     def tell(*, begin, steps):
         sink = io.StringIO()

@@ -12,17 +12,9 @@ from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer
 from nextlong.errors import EvaluateError, PluginError
 from nextlong.evaluate import required, tables
-from nextlong.evaluate.task import (
-    Probe,
-    Sample,
-    Task,
-    TaskRequest,
-    all_tasks,
-    chosen,
-    parse_lengths,
-    registered,
-    short,
-)
+from nextlong.evaluate.probe import Probe
+from nextlong.evaluate.registry import all_tasks, chosen, registered
+from nextlong.evaluate.task import Sample, Task, TaskRequest, parse_lengths, short
 
 WORDS = SimpleNamespace(count=lambda text: len(text.split()))
 

@@ -680,8 +680,6 @@ def _add_evaluate(command: _Command) -> None:
     add = sub.add_argument_group("a server with an OpenAI-compatible API").add_argument
     add("--url", metavar="URL", help="e.g. http://localhost:8000/v1")
     add("--judge", metavar="NAME", help="judge: name of the judge model on the server")
-    about = "judge: entailment model that checks citations (HELMET: google/t5_xxl_true_nli_mixture)"
-    add("--nli", metavar="NAME", help=about)
     add(
         "--tokenizer",
         metavar="FILE",

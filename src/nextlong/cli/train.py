@@ -326,20 +326,19 @@ def evaluate_command(args: argparse.Namespace) -> None:
         from nextlong.evaluate import judge
 
         model = _model(args, args.judge) if args.judge and args.url else None
-        judged = judge.run(
-            args.files, model=model, nli=args.nli, data=args.data, console=shown
-        )
+        judged = judge.run(args.files, model=model, console=shown)
         present(args, [{"file": str(path), "score": score} for path, score in judged])
     elif args.model == "import":
-        from nextlong.evaluate import judge, report
+        from nextlong.evaluate import report
+        from nextlong.evaluate.import_helmet import import_helmet
 
-        imported = judge.import_helmet(
+        imported = import_helmet(
             args.files, out=args.out, label=args.label, console=shown
         )
         present(args, partial(report.as_json, [imported]))
     elif args.model == "data":
         from nextlong.evaluate.data import download
-        from nextlong.evaluate.task import chosen
+        from nextlong.evaluate.registry import chosen
 
         suites = [
             suite.strip()
@@ -366,16 +365,19 @@ def evaluate_command(args: argparse.Namespace) -> None:
 
 
 def _measure(args: argparse.Namespace, shown: Console) -> None:
-    from nextlong.evaluate import report, results, run
+    from nextlong.evaluate import dry_run, report, results, run
     from nextlong.evaluate.data import DataFiles
-    from nextlong.evaluate.task import chosen, parse_lengths
+    from nextlong.evaluate.progress import TaskProgress
+    from nextlong.evaluate.registry import chosen
+    from nextlong.evaluate.settings import EvaluationSettings, check
+    from nextlong.evaluate.task import parse_lengths
 
     similarity = None
     if args.trained_on is not None:
         from nextlong.runs import stats
 
         similarity = stats.measure(Run(args.trained_on)).similarity
-    settings = run.EvaluationSettings(
+    settings = EvaluationSettings(
         tasks=chosen(args.suite or ([] if args.tasks else ["ruler"]), args.tasks),
         lengths=parse_lengths(args.lengths or "8k..128k"),
         names_lengths=args.lengths is not None,
@@ -389,13 +391,13 @@ def _measure(args: argparse.Namespace, shown: Console) -> None:
         model=_model(args, args.model),
     )
     if args.dry_run:
-        planned, context = run.planned(settings)
-        present(args, planned, partial(run.show, planned))
-        run.check(settings, context=context)
+        planned, context = dry_run.planned(settings)
+        present(args, planned, partial(dry_run.show, planned))
+        check(settings, context=context)
         return
     try:
         measured = run.evaluate(
-            lambda: run.opened(settings), settings, progress=run.TaskProgress(shown)
+            lambda: run.opened(settings), settings, progress=TaskProgress(shown)
         )
     except run.IncompleteError:
         present(args, lambda: report.as_json([results.read_results(settings.out)]))

@@ -302,7 +302,7 @@ def fingerprint(values: Json) -> str:
     ).hexdigest()
 
 
-def place_of(folder: Path, task: str, length: int | None) -> Path:
+def path_of(folder: Path, task: str, length: int | None) -> Path:
     return folder / task / f"{'any' if length is None else length}.json"
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from nextlong.evaluate.probe import Probe
+from nextlong.evaluate.registry import all_tasks, registered
 from nextlong.evaluate.results import (
     ModelResults,
     Result,
@@ -21,7 +23,7 @@ from nextlong.evaluate.results import (
     is_better,
     of_answers,
 )
-from nextlong.evaluate.task import Probe, Task, all_tasks, registered, short
+from nextlong.evaluate.task import Task, short
 from nextlong.text import Json
 
 CATEGORIES: Final = ("Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")

@@ -7,23 +7,19 @@ Each file of the folder `tasks` declares its tasks and probes in `TASKS`; nothin
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 import tokenizers
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.plugins import TASKS
 from nextlong.recipe.keys import read_length
 from nextlong.text import Json
-
-if TYPE_CHECKING:
-    from nextlong.evaluate.engines import HuggingFaceModel
 
 Scorer = Callable[[str, "Sample"], dict[str, float]]
 ALL_SAMPLES: Final = (
@@ -176,7 +172,7 @@ class TaskRequest:
 
 
 @dataclass(frozen=True)
-class _Measurement:
+class Measurement:
     """What tasks and probes declare alike. Reports have one table per suite and one per category.
 
     `metric` names the score that counts. `lengths` are those that the benchmark defines: () for any, None for a measurement without
@@ -204,7 +200,7 @@ class _Measurement:
 
 
 @dataclass(frozen=True)
-class Task(_Measurement):
+class Task(Measurement):
     """A generator of samples with its scorer.
 
     `make` yields samples, and None for one that cannot be made to fit: this one, and a sample that does not fit with its answer,
@@ -219,60 +215,12 @@ class Task(_Measurement):
     splits: tuple[tuple[str, str, str], ...] = ()
 
 
-@dataclass(frozen=True)
-class Probe(_Measurement):
-    """A measurement inside a model. `measure` returns `scores`, `n`, and whatever else its result file holds.
-
-    `check_model` raises EvaluateError for a model that cannot be measured, or for a run that does not match it. Its table has a
-    row per result and part, and a column per score: `columns` maps headings to names of scores, `rows` gives the name and the
-    scores of each part.
-    """
-
-    measure: Callable[[HuggingFaceModel, TaskRequest], Json]
-    _: KW_ONLY
-    check_model: Callable[[HuggingFaceModel, Path | None], None] = lambda *_: None
-    columns: Mapping[str, str] = field(default_factory=dict)
-    rows: Callable[[Json], Iterable[tuple[str, Json]]] = lambda values: [
-        ("", values["scores"])
-    ]
-
-
 @cache
 def prompt_of(name: str) -> str:
     """Return a published prompt, word for word: a template for `str.format`, from the folder tasks/prompts."""
     return (files("nextlong.evaluate.tasks") / "prompts" / f"{name}.txt").read_text(
         encoding="utf-8"
     )
-
-
-@cache
-def registered() -> dict[str, Task | Probe]:
-    """Return every task and probe by name, those of other distributions last. Raises PluginError for an invalid one."""
-    return TASKS.declarations(Task, Probe)
-
-
-def all_tasks() -> dict[str, Task]:
-    """Return the tasks, without the probes, by name."""
-    return {name: one for name, one in registered().items() if isinstance(one, Task)}
-
-
-def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:
-    """Return the tasks and probes of some suites, or the named ones. Raises EvaluateError for an unknown name."""
-    known = {one.suite for one in registered().values()}
-    if unknown := [suite for suite in suites if suite not in known]:
-        raise EvaluateError(
-            f"--suite {unknown[0]}: unknown suite; choose from {', '.join(sorted(known))}"
-        )
-    within = {
-        name: one
-        for name, one in registered().items()
-        if not suites or one.suite in suites
-    }
-    if unknown := [name for name in names if name not in within]:
-        raise EvaluateError(
-            f"--tasks {unknown[0]}: unknown task; choose from {', '.join(within)}"
-        )
-    return [one for name, one in within.items() if not names or name in names]
 
 
 def parse_lengths(text: str) -> list[int]:

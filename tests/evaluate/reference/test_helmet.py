@@ -19,7 +19,8 @@ from evaluation_data import (
     write_data,
 )
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks
+from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer
 from reference_inputs import write_intents
 
 pytestmark = pytest.mark.heavy

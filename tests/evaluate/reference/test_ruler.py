@@ -12,7 +12,8 @@ import pytest
 
 from evaluation_data import word_tokenizer, write_data
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
+from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.task import TaskRequest, TextTokenizer
 
 pytestmark = pytest.mark.heavy
 RECORDED = json.loads(

@@ -14,13 +14,8 @@ from answering_models import Blind, Oracle
 from evaluation_data import TOKENIZERS, word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import (
-    Sample,
-    TaskRequest,
-    TextTokenizer,
-    all_tasks,
-    prompt_of,
-)
+from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, prompt_of
 from nextlong.evaluate.tasks import haystack, openai
 
 TASKS = all_tasks()

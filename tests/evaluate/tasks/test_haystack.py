@@ -6,7 +6,8 @@ import pytest
 from evaluation_data import word_tokenizer, write
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import HAYSTACK, DataFiles
-from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
+from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.task import TaskRequest, TextTokenizer
 from nextlong.evaluate.tasks.haystack import _haystack_text, samples
 
 NEEDLE = "The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."

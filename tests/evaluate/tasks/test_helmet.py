@@ -11,7 +11,8 @@ from evaluation_data import bpe_tokenizer, byte_tokenizer, fact, word_tokenizer,
 from larger_cases import thorough
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
+from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.task import TaskRequest, TextTokenizer
 from nextlong.evaluate.tasks.helmet import longqa, recall
 from nextlong.evaluate.tasks.helmet.published import (
     QUESTIONS,

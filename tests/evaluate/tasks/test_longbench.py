@@ -13,8 +13,9 @@ from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.prompts import ModelOptions
-from nextlong.evaluate.run import EvaluationSettings, _pairs
-from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks
+from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.settings import EvaluationSettings
+from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer
 from nextlong.evaluate.tasks import longbench
 
 TASK = all_tasks()["longbench_v2"]
@@ -183,5 +184,5 @@ def test_it_is_measured_at_its_own_length_unless_lengths_are_named(tmp_path):
         )
         for is_named in (True, False)
     )
-    assert [length for _, length in _pairs(named)] == lengths
-    assert [length for _, length in _pairs(default)] == [131_072]
+    assert [length for _, length in named.pairs()] == lengths
+    assert [length for _, length in default.pairs()] == [131_072]

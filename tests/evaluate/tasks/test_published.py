@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.evaluate.task import Sample, all_tasks
+from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.task import Sample
 from nextlong.evaluate.tasks import ruler
 from nextlong.evaluate.tasks.helmet import published
 

@@ -16,7 +16,8 @@ from answering_models import Blind, Oracle
 from evaluation_data import TOKENIZERS, word_tokenizer, write, write_data
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks
+from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer
 from nextlong.evaluate.tasks import ruler
 from nextlong.evaluate.tasks.ruler import _FORMS, _fitting, _largest, _needle_question
 

@@ -7,7 +7,8 @@ import pytest
 from answering_models import Blind, Oracle
 from evaluation_data import TOKENIZERS
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
+from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.task import TaskRequest, TextTokenizer
 
 pytestmark = pytest.mark.heavy  # RULER's words and sentences
 

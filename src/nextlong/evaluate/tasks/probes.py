@@ -27,8 +27,10 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.data import HAYSTACK
 from nextlong.evaluate.engines import HuggingFaceModel
+from nextlong.evaluate.probe import Probe
+from nextlong.evaluate.registry import all_tasks
 from nextlong.evaluate.results import of_answers, weighted_interval
-from nextlong.evaluate.task import ALL_SAMPLES, Probe, TaskRequest, all_tasks
+from nextlong.evaluate.task import ALL_SAMPLES, TaskRequest
 from nextlong.evaluate.tasks import haystack
 from nextlong.evaluate.tasks.helmet.longqa import LLAMA2, LONGBOOK_QA
 from nextlong.methods.base import described

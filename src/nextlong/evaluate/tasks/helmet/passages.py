@@ -2,8 +2,8 @@
 
 In:  HELMET's files of Natural Questions, TriviaQA, HotpotQA and PopQA; of MS MARCO; of ALCE (ASQA and QAMPARI; Gao et al. 2023,
 arXiv 2305.14627) with its prompts. Out: RAG by SubEM; re-ranking by NDCG@10 as trec_eval computes it; ALCE as HELMET's
-eval_alce.py: for ASQA the share of short answers that are found, for QAMPARI the recall of a list, up to five. Citation recall
-and precision need a model that says whether passages entail a claim: `nextlong evaluate judge --nli`.
+eval_alce.py: for ASQA the share of short answers that are found, for QAMPARI the recall of a list, up to five. HELMET's citation
+recall and precision, which need an entailment model of 11B parameters, are not computed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
 from statistics import fmean
@@ -24,7 +24,6 @@ from nextlong.evaluate.data import (
     NAME,
     TEXT,
     TEXTS,
-    DataFiles,
     optional,
     record,
     several,
@@ -36,7 +35,6 @@ from nextlong.evaluate.tasks.helmet.published import (
     SHOTS,
     normalize_answer,
 )
-from nextlong.evaluate.tasks.ruler import sentences
 from nextlong.text import Json
 
 # RAG: a question after tens to a thousand passages, one of which is the gold one.
@@ -222,10 +220,6 @@ _ALCE_PROMPT: Final = record(
     instruction=TEXT, demo_prompt=TEXT, doc_prompt=TEXT, demos=_ALCE_DEMOS
 )
 _ALCE_PASSAGES: Final = dict(zip(LENGTHS, (30, 75, 165, 345, 700), strict=True))
-_SHORTEST_CLAIM: Final = (
-    5  # characters; below lie what a sentence splitter makes of "1."
-)
-Entails = Callable[[str, str], bool]  # premise, hypothesis
 
 
 def _alce_files(name: str) -> tuple[str, str]:
@@ -234,12 +228,6 @@ def _alce_files(name: str) -> tuple[str, str]:
         f"helmet/alce/{name}_eval_gtr_top2000.json",
         f"helmet/prompts/{name}_revised.json",
     )
-
-
-def alce_passages(data: DataFiles, name: str, length: int) -> dict[str, list[Json]]:
-    """Return the passages that each question had before it at a length, by the question."""
-    rows = data.json_lines(_alce_files(name)[0], _ALCE_SHAPE)
-    return {row["question"]: row["docs"][: _ALCE_PASSAGES[length]] for row in rows}
 
 
 def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
@@ -333,53 +321,6 @@ def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
         "qampari_rec_top5": top,
         "qampari_rec": found / len(groups),
         "qampari_prec": precision,
-    }
-
-
-def citations(
-    answer: str,
-    asked: str,
-    passages: Sequence[Mapping[str, Any]],
-    entails: Entails,
-    *,
-    is_list: bool,
-) -> dict[str, float]:
-    """Return the recall and precision of an answer's citations (AutoAIS).
-
-    A claim is a sentence, or the question with an item of the list. Recall: the cited passages together entail it. Precision:
-    of the citations of such a claim, those that entail it alone or without which the others do not.
-    """
-    text, items = _claims(answer)
-    claims = [one for one in sentences(text) if len(one.strip()) >= _SHORTEST_CLAIM]
-    if is_list:
-        claims = [f"{asked} {one.strip()}" for one in items]
-    supported = cited = needed = 0
-    for claim in claims:
-        numbers = [int(one[1:]) - 1 for one in re.findall(r"\[\d+", claim)]
-        if not numbers or max(numbers) >= len(passages):
-            continue
-        # ALCE reads only the first three citations of a claim.
-        cited_passages, plain = (
-            [passages[number] for number in numbers[:3]],
-            _without_citations(claim).strip(),
-        )
-        shown = [
-            f"Title: {one['title']}\n{one.get('sent') or one['text']}"
-            for one in cited_passages
-        ]
-        cited += len(cited_passages)
-        if not entails("\n".join(shown), plain):
-            continue
-        supported += 1
-        for place, one in enumerate(shown):
-            others = "\n".join(shown[:place] + shown[place + 1 :])
-            needed += (
-                len(shown) == 1 or entails(one, plain) or not entails(others, plain)
-            )
-    # HELMET leaves an answer without any claim out of its means; here it counts as 0, as a wrong answer does.
-    return {
-        "citation_rec": supported / max(len(claims), 1),
-        "citation_prec": needed / max(cited, 1),
     }
 
 

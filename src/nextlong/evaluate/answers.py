@@ -1,0 +1,103 @@
+"""Answers: the samples of a task, made, answered by a model and scored, batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.engines import HuggingFaceModel, ServerModel, VllmModel
+from nextlong.evaluate.prompts import Prompts
+from nextlong.evaluate.task import Sample, Task, TaskRequest
+from nextlong.text import Json
+
+Model = HuggingFaceModel | VllmModel | ServerModel
+
+
+class NotMeasuredError(Exception):
+    """A task that no sample could be made for, or a probe that failed; `reason` says why."""
+
+    def __init__(self, reason: EvaluateError) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def scored_answers(
+    model: Model, task: Task, request: TaskRequest, *, skip: int
+) -> Iterator[list[Json]]:
+    """Yield the lines of the samples after the first `skip`, a batch at a time.
+
+    Raises NotMeasuredError where the samples cannot be made.
+    """
+    # `make` is called when the first sample is taken, so that its errors are those of a
+    # sample.
+    every_sample = chain.from_iterable(map(task.make, [request]))
+    remaining = islice(every_sample, skip, request.samples)
+    while True:
+        try:
+            batch = list(islice(remaining, model.batch(request.length)))
+        except EvaluateError as error:
+            raise NotMeasuredError(error) from None
+        if not batch:
+            return
+        fitting = []
+        for sample in batch:
+            if sample is not None and _fits(model, request, sample):
+                fitting.append(sample)
+        answers = iter(_answers(model, task, fitting))
+
+        lines = []
+        for sample in batch:
+            # Refused samples are not sent; their lines keep their places, so that a
+            # resumed task continues at the right one.
+            if sample is None or sample not in fitting:
+                line: Json = {"refused": True}
+            else:
+                line = _line(model.prompts, task, sample, next(answers))
+            if sample is not None and sample.details:
+                line["details"] = sample.details
+            lines.append(line)
+        yield lines
+
+
+def _fits(model: Model, request: TaskRequest, sample: Sample) -> bool:
+    """Return whether a sample fits with its answer: the length, and the model's context."""
+    if not request.fits(sample):
+        return False
+    if model.context is None:
+        return True
+    # Lengths count no BOS, as RULER's, and no reasoning; the last token of an answer is
+    # never read, which leaves room for a BOS.
+    prompt_tokens = len(model.prompts.ids(sample))
+    return prompt_tokens + model.prompts.budget(sample) - 1 <= model.context
+
+
+def _answers(model: Model, task: Task, samples: Sequence[Sample]) -> list[str]:
+    if not samples:
+        return []
+    answers = list(model.answers(samples))
+    if task.follow_up is None:
+        return answers
+    # The first answers are only the reasoning; the answers to the second questions are
+    # scored.
+    follow_ups = [
+        task.follow_up(answer, sample)
+        for answer, sample in zip(answers, samples, strict=True)
+    ]
+    return list(model.answers(follow_ups))
+
+
+def _line(prompts: Prompts, task: Task, sample: Sample, answer: str) -> Json:
+    """Return what a result file holds of an answered sample."""
+    if prompts.thinking:
+        # The answer follows the model's reasoning, not the prefix that other models
+        # continue.
+        sample = replace(sample, answer_prefix="")
+    return {
+        "prompt_sha256": prompts.hash_of(sample),
+        "answer_prefix": sample.answer_prefix,
+        "answer": answer,
+        "references": list(sample.references),
+        "scores": task.score(answer, sample),
+    }
