@@ -14,16 +14,16 @@ from hypothesis import strategies as st
 from nextlong import schemas
 from nextlong.corpus import deduplicate as deduplicate_module
 from nextlong.corpus.deduplicate import (
-    _PERMUTATIONS,
+    PERMUTATIONS,
     NearDuplicatesResult,
-    _band_width,
     _connected,
     _keep_longest,
     _minhash_shard,
     _MinhashResult,
-    _passes_for,
     _similar_pairs,
     _write_bands,
+    band_width,
+    passes_for,
 )
 from nextlong.corpus.ingest import content_hash
 from nextlong.errors import RecipeError
@@ -37,13 +37,13 @@ needs_rensa = pytest.mark.skipif(
 def variant(signature, *, equal, draw):
     """Return a signature that agrees with another in `equal` values."""
     changed = signature.copy()
-    places = draw.permutation(_PERMUTATIONS)[equal:]
+    places = draw.permutation(PERMUTATIONS)[equal:]
     changed[places] = draw.integers(0, 2**32, len(places), np.uint32)
     return changed
 
 
 def fresh(draw):
-    return draw.integers(0, 2**32, _PERMUTATIONS, np.uint32)
+    return draw.integers(0, 2**32, PERMUTATIONS, np.uint32)
 
 
 def found_near_duplicates(
@@ -51,7 +51,7 @@ def found_near_duplicates(
 ):
     """Run the three steps on the files of shards, as the route does; return the counts of the last."""
     bands = [path.with_suffix("") for path in signatures]
-    width, pairs = _band_width(threshold), []
+    width, pairs = band_width(threshold), []
     for stem, signature_path, keep_path in zip(bands, signatures, keep, strict=True):
         _write_bands(stem, np.load(signature_path), np.load(keep_path), width=width)
     files = {
@@ -59,10 +59,10 @@ def found_near_duplicates(
         for end in ("band_hashes", "band_rows")
     }
     files |= {"signatures": signatures, "hashes": hashes}
-    passes = _passes_for(
+    passes = passes_for(
         sum(int(np.load(path).sum()) for path in keep), held_documents=held_documents
     )
-    for band in range(_PERMUTATIONS // width):
+    for band in range(PERMUTATIONS // width):
         for step in range(passes):
             part = Path(f"{out}.{band}.{step}")
             _similar_pairs(
@@ -85,7 +85,7 @@ def deduplicate(folder, shards, *, threshold=0.8, **options):
         )
         np.save(
             folder / f"{number}.signatures.npy",
-            np.array([row[2] for row in rows], np.uint32).reshape(-1, _PERMUTATIONS),
+            np.array([row[2] for row in rows], np.uint32).reshape(-1, PERMUTATIONS),
         )
         np.save(
             folder / f"{number}.old.npy", np.array([row[3] for row in rows], np.bool_)
@@ -156,7 +156,7 @@ def test_less_similar_documents_all_stay(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("equal", "stay"), [(_PERMUTATIONS // 2, 1), (_PERMUTATIONS // 2 - 1, 2)]
+    ("equal", "stay"), [(PERMUTATIONS // 2, 1), (PERMUTATIONS // 2 - 1, 2)]
 )
 def test_a_pair_exactly_at_the_threshold_is_nearly_equal(tmp_path, equal, stay):
     draw = np.random.default_rng(2)
@@ -193,7 +193,7 @@ def test_duplicates_of_duplicates_count(tmp_path):
 def test_documents_dropped_before_neither_stay_nor_drop_others(tmp_path):
     draw = np.random.default_rng(0)
     first = fresh(draw)
-    nothing = np.zeros(_PERMUTATIONS, np.uint32)
+    nothing = np.zeros(PERMUTATIONS, np.uint32)
     shards = [
         [(1, 99, nothing, False), (2, 5, first, True)],
         [(3, 98, nothing, False), (4, 4, first, True)],
@@ -239,7 +239,7 @@ def test_a_document_is_compared_with_the_one_before_it_where_the_first_of_a_band
     tmp_path,
 ):
     draw = np.random.default_rng(4)
-    width = _band_width(0.8)
+    width = band_width(0.8)
     second, first = fresh(draw), fresh(draw)
     third = second.copy()
     third[width::width] += np.uint32(
@@ -281,7 +281,7 @@ def test_without_pairs_there_are_no_clusters(tmp_path):
 
 def test_a_band_is_gone_through_in_as_many_ranges_as_memory_asks_for():
     assert [
-        _passes_for(documents, held_documents=4) for documents in (0, 4, 5, 8, 9)
+        passes_for(documents, held_documents=4) for documents in (0, 4, 5, 8, 9)
     ] == [1, 1, 2, 2, 3]
 
 
@@ -302,8 +302,8 @@ def test_every_pair_above_the_threshold_is_found(tmp_path):
     ("threshold", "width"), [(0.5, 3), (0.7, 4), (0.8, 6), (0.9, 10), (1.0, 128)]
 )
 def test_bands_are_as_wide_as_finding_nearly_every_pair_allows(threshold, width):
-    assert _band_width(threshold) == width
-    assert 1 - (1 - threshold**width) ** (_PERMUTATIONS // width) >= 0.99
+    assert band_width(threshold) == width
+    assert 1 - (1 - threshold**width) ** (PERMUTATIONS // width) >= 0.99
 
 
 # _Signatures

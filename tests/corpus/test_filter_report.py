@@ -3,7 +3,6 @@
 import json
 import tracemalloc
 from collections import Counter
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +20,8 @@ from nextlong.corpus.ingest import content_hash
 from nextlong.engine.step import Step
 from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe
+from nextlong.report.plan.amounts import Amounts
+from nextlong.report.plan.estimates import estimates_of
 from nextlong.runs.stats import measure
 from nextlong.runs.warnings import warnings
 from web_archives import joined, page_of, response
@@ -394,7 +395,9 @@ def test_no_more_is_held_than_plan_says(recipe_for, tmp_path):
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    told = step.estimate.memory(SimpleNamespace(documents=shards * rows))
+    told = estimates_of(recipe, [step])[step.name].memory(
+        Amounts(documents=shards * rows)
+    )
     assert 0.9 * told < held < 1.3 * told
 
 

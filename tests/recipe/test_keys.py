@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nextlong import pipeline
-from nextlong.engine.step import Amounts
 from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS
 from nextlong.reading.listing import input_files
@@ -294,11 +293,6 @@ def test_no_task_searches_for_too_many_and_none_is_empty(documents, queries):
     tasks = blocks(documents, queries)
     assert tasks >= max(1.0, queries / MOST_QUERIES)
     assert tasks <= max(1.0, BLOCKS, queries / MOST_QUERIES)
-
-
-def test_no_query_has_more_neighbours_than_there_are_vectors():
-    assert Amounts(queries=3, neighbours=10, vectors=4).all_neighbours == 12
-    assert Amounts(queries=3, neighbours=2, vectors=4).all_neighbours == 6
 
 
 @pytest.mark.parametrize(

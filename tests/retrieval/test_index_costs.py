@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.engine.step import Amounts
-from nextlong.retrieval.index import _FILL, _TRAIN, _TUNE, _count_parts, choose, seconds
+from nextlong.retrieval.index import SearchLoad, choose, count_parts, seconds
 
 GIB = 1 << 30
 
@@ -16,7 +15,7 @@ def much_memory(monkeypatch):
 
 
 def load(vectors, queries, *, dimensions=256, k=1088):
-    return Amounts(
+    return SearchLoad(
         vectors=vectors, queries=queries, dimensions=dimensions, neighbours=k
     )
 
@@ -61,27 +60,7 @@ def test_a_gpu_makes_exact_search_cheaper_alone():
     assert fast[1] == slow[1]
 
 
-EXACT = Amounts(vectors=1e6, queries=1e4, dimensions=256, neighbours=1000, shards=40)
-
-
-@pytest.mark.parametrize("estimate", [_TRAIN, _FILL, _TUNE])
-def test_exact_search_builds_nothing(estimate):
-    assert [
-        EXACT.of(amount) for amount in (estimate.work, estimate.disk, estimate.memory)
-    ] == [0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("codes", "code_bytes"), [("Flat", 512), ("SQ8", 256), ("PQ64", 64)]
-)
-def test_lists_hold_a_code_and_an_id_a_vector(codes, code_bytes):
-    built = Amounts(**{**vars(EXACT), "index": f"IVF,{codes}"})
-    assert _FILL.disk(built) * _FILL.bytes == 1e6 * (code_bytes + 8)
-    assert _TRAIN.work(built) > 0
-    assert _FILL.work(built) > 0
-
-
 @given(vectors=st.floats(0, 1e12), shards=st.integers(1, 10**6))
 def test_an_index_is_filled_by_no_more_tasks_than_shards(vectors, shards):
-    assert 1 <= _count_parts(vectors, shards) <= shards
-    assert _count_parts(vectors, shards) >= min(shards, vectors / 2**21)
+    assert 1 <= count_parts(vectors, shards) <= shards
+    assert count_parts(vectors, shards) >= min(shards, vectors / 2**21)

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from counted import counts_of
 from larger_cases import thorough
 from nextlong import pipeline, schemas
-from nextlong.engine.step import Amounts
 from nextlong.retrieval import mine
 from nextlong.retrieval.indexes import exact
 from nextlong.retrieval.indexes.base import IndexFiles
@@ -98,9 +97,9 @@ def test_blocks_of_the_corpus_give_the_bytes_of_one_search(
     np.save(queries, np.arange(20))
     index = IndexFiles("exact", tuple(vectors))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mine, "_BLOCK_BYTES", block_bytes)
-        patch.setattr(mine, "_SAMPLE_AT_LEAST", sample)
-        patch.setattr(mine, "_SAMPLE_AT_MOST", sample)
+        patch.setattr(mine, "BLOCK_BYTES", block_bytes)
+        patch.setattr(mine, "MIN_SAMPLE", sample)
+        patch.setattr(mine, "MAX_SAMPLE", sample)
         patch.setattr(mine, "_BATCH", 7)
         patch.setattr(exact, "_WORTH_SAMPLING", 1)
         blocks = mine._corpus_blocks(vectors)
@@ -148,23 +147,6 @@ def test_blocks_are_searched_for_no_queries_too(tmp_path):
     ] == [0, 0, 1]
 
 
-@pytest.mark.parametrize(
-    ("vectors", "factor"),
-    [
-        (10**8, 3.9),  # the 31st of 8 expected ones
-        (10**9, 13.3),  # the 14th of 1.05 expected ones: the sample is clipped
-        (3 * 10**6, 1.43),  # no more than k in each of few blocks
-    ],
-)
-def test_the_estimate_of_a_scan_counts_what_reaches_the_bound_of_its_sample(
-    vectors, factor
-):
-    amounts = Amounts(
-        shards=10_000, dimensions=512, vectors=vectors, queries=100, neighbours=1000
-    )
-    assert mine._SCAN.disk(amounts) == pytest.approx(factor * 100 * 1000, rel=0.02)
-
-
 @pytest.mark.parametrize("method", ["nextlong", *thorough("knn")])
 def test_a_run_by_blocks_of_the_corpus_has_the_candidates_of_one_without(
     recipe_for, started, shared_run, tmp_path, monkeypatch, method
@@ -177,7 +159,7 @@ def test_a_run_by_blocks_of_the_corpus_has_the_candidates_of_one_without(
         else pipeline.run(recipe_for(tmp_path / "whole", *keys))
     )
     assert counts_of(whole["scan"]) == counts_of(whole["least_scores"]) == []
-    monkeypatch.setattr(mine, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(mine, "BLOCK_BYTES", 1)
     blocks = pipeline.run(recipe_for(started(tmp_path / "blocks"), *keys))
     assert len(counts_of(blocks["scan"])) > 1
     files = [

@@ -346,7 +346,7 @@ def test_prepare_takes_a_given_number(tmp_path):
 def test_prepare_draws_the_same_chunks_however_the_corpus_is_sharded(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(stage, "_MEASURED_CHUNKS", 7)
+    monkeypatch.setattr(stage, "MEASURED_CHUNKS", 7)
     monkeypatch.setattr(stage, "TRAINING_CHARS", 600)
     backwards = DOCUMENTS[::-1]
     one = write_shards(tmp_path / "one", [DOCUMENTS])
@@ -365,7 +365,7 @@ def test_prepare_draws_the_same_chunks_however_the_corpus_is_sharded(
 
 
 def test_another_seed_draws_other_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "_MEASURED_CHUNKS", 7)
+    monkeypatch.setattr(stage, "MEASURED_CHUNKS", 7)
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
     measured = {

@@ -22,7 +22,7 @@ import pyarrow as pa
 from nextlong import arguments, schemas
 from nextlong.artifacts.finished import ChunkResult
 from nextlong.artifacts.lookup import record_batches
-from nextlong.engine.step import Estimate, Step, each_shard
+from nextlong.engine.step import Step, each_shard
 from nextlong.recipe.keys import Chunk
 
 Span = tuple[int, int]
@@ -136,10 +136,6 @@ def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     """DOCUMENTS → CHUNKS; `keep` is the step that decides which documents are kept."""
     files = {"documents": (ingest, ".documents.arrow"), "keep": (keep, ".keep.npy")}
     tasks = each_shard(partial(_chunk_shard, **settings.model_dump()), **files)
-    # A row of CHUNKS has 4 + 8 + 8 bytes and one bit.
-    estimate = Estimate(
-        work="kept_chars", seconds=3e-9, disk="chunks", bytes=21, tasks="shards"
-    )
     return Step(
         "chunk",
         2,
@@ -147,7 +143,6 @@ def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
         (ingest, keep),
         tasks,
         ChunkResult,
-        estimate=estimate,
     )
 
 

@@ -31,7 +31,6 @@ from nextlong.artifacts.finished import ChunkResult
 from nextlong.artifacts.lookup import read_chunks, record_batches
 from nextlong.engine.step import (
     Artifacts,
-    Estimate,
     Step,
     Task,
     TaskResult,
@@ -50,7 +49,6 @@ from nextlong.retrieval.near_duplicates.shingles import (
     runs_on,
 )
 
-_COMPRESSED_SHARE: Final = 0.3  # of JSON, by gzip or zstd, for plans
 _LEAST_WORDS: Final = 8
 _LEAST_QUESTION_WORDS: Final = 3
 _HEAD_WORDS: Final = 5
@@ -84,30 +82,17 @@ def decontaminate_steps(
         return []
     names = _names_of(files)
     hashes: list[list[str]] = []
-    text_bytes = 0.0
     grams = [partial(_evaluation_grams, files=files, ngram=ngram)]
     for file, name in zip(files, names, strict=True):
         with _explained(file), open_binary(file) as stream:
             content = stream.read()
         hashes.append([name, xxhash.xxh3_128_hexdigest(content)])
-        text_bytes += len(content) / (
-            _COMPRESSED_SHARE if PurePosixPath(file).suffix in COMPRESSIONS else 1
-        )
-    estimate = Estimate(
-        work=text_bytes,
-        seconds=1e-7,
-        disk=text_bytes,
-        bytes=0.8,
-        memory=4 * text_bytes,
-        rate="",
-    )
     eval_ngrams = Step(
         "eval_ngrams",
         1,
         {"files": hashes, "ngram": ngram},
         (),
         lambda _: grams,
-        estimate=estimate,
     )
 
     def tasks(done: Artifacts) -> Sequence[Task] | Work:
@@ -121,14 +106,6 @@ def decontaminate_steps(
             chunks=(chunk, ".chunks.arrow"),
         )(done)
 
-    estimate = Estimate(
-        work="kept_chars",
-        seconds=5e-8,
-        disk="chunks",
-        bytes=22,
-        tasks="shards",
-        memory=text_bytes,
-    )
     inputs = (ingest, chunk, eval_ngrams)
     return [
         eval_ngrams,
@@ -139,7 +116,6 @@ def decontaminate_steps(
             inputs,
             tasks,
             DecontaminateResult,
-            estimate=estimate,
         ),
     ]
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard
+from nextlong.engine.step import Artifacts, Step, Task, TaskResult, each_shard
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.shingles import (
     bounds_of,
@@ -31,7 +31,7 @@ from nextlong.retrieval.near_duplicates.shingles import (
     runs_on,
 )
 
-_PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
+PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5
 _SIGNATURE_SEED: Final = 1
 _ALGORITHM_VERSION: Final = 2  # of rensa's signatures; another version would decide differently near the threshold
@@ -62,17 +62,10 @@ class NearDuplicatesResult(TaskResult):
 
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
     """Keep the longest of near-duplicate documents; the steps are signatures, similar pairs, and clusters."""
-    width = _band_width(threshold)
-    bands = _PERMUTATIONS // width
+    width = band_width(threshold)
+    bands = PERMUTATIONS // width
     files = {"documents": (ingest, ".documents.arrow"), "keep": (select, ".keep.npy")}
     tasks = each_shard(partial(_minhash_shard, width=width), **files)
-    estimate = Estimate(
-        work="kept_chars",
-        seconds=5e-8,
-        disk="documents",
-        bytes=512 + 12 * bands,
-        tasks="shards",
-    )
     minhash = Step(
         "minhash",
         2,
@@ -80,14 +73,11 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
         (ingest, select),
         tasks,
         _MinhashResult,
-        estimate=estimate,
     )
 
     def find_pairs(done: Artifacts) -> list[Task]:
         own = done["minhash"]
-        passes = _passes_for(
-            sum(part.documents for part in own.results(_MinhashResult))
-        )
+        passes = passes_for(sum(part.documents for part in own.results(_MinhashResult)))
         files: dict[str, Any] = {"hashes": done["ingest"].files(".hashes.npy")}
         files |= {
             name: own.files(f".{name}.npy")
@@ -100,21 +90,12 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
             for step in range(passes)
         ]
 
-    estimate = Estimate(
-        work="documents",
-        seconds=2e-5,
-        disk="documents",
-        bytes=16.0,
-        tasks=lambda of: bands * _passes_for(round(of.documents)),
-        memory=lambda of: 60 * of.documents / _passes_for(round(of.documents)),
-    )
     pairs = Step(
         "similar_pairs",
         2,
         {"threshold": threshold},
         (ingest, minhash),
         find_pairs,
-        estimate=estimate,
     )
 
     def cluster(done: Artifacts) -> list[Task]:
@@ -130,14 +111,6 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
             partial(_keep_longest, pairs=pairs, keep=keep, hashes=hashes, chars=chars)
         ]
 
-    estimate = Estimate(
-        work="documents",
-        seconds=1e-6,  # 0.8e-6 measured on 4 million documents, a fifth of them similar to another
-        disk="documents",
-        bytes=1.0,
-        memory=lambda of: 40 * of.documents,
-        rate="",  # a trial takes as long as loading SciPy: of 10^9 chunks, 129 hours were announced
-    )
     clusters = Step(
         "near_duplicates",
         3,
@@ -145,7 +118,6 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
         (ingest, select, pairs),
         cluster,
         NearDuplicatesResult,
-        estimate=estimate,
     )
     return [minhash, pairs, clusters]
 
@@ -153,9 +125,9 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
 def _minhash_shard(
     out: Path, *, documents: Path, keep: Path, width: int
 ) -> _MinhashResult:
-    """Write `{out}.signatures.npy`, uint32 (rows, _PERMUTATIONS), of one shard, and its bands of `width` values."""
+    """Write `{out}.signatures.npy`, uint32 (rows, PERMUTATIONS), of one shard, and its bands of `width` values."""
     minhash, kept = minhash_class(), np.load(keep)
-    path, shape = f"{out}.signatures.npy", (len(kept), _PERMUTATIONS)
+    path, shape = f"{out}.signatures.npy", (len(kept), PERMUTATIONS)
     signatures = np.lib.format.open_memmap(
         path, mode="w+", dtype=np.uint32, shape=shape
     )
@@ -169,7 +141,7 @@ def _minhash_shard(
                 texts, batch.column("content_hash").to_numpy()[rows]
             )
             digests = minhash.digest_matrix_from_flat_token_hashes(
-                hashes, offsets, _PERMUTATIONS, _SIGNATURE_SEED
+                hashes, offsets, PERMUTATIONS, _SIGNATURE_SEED
             )
             signatures[first + rows] = np.array(digests.to_rows(), np.uint32)
     _write_bands(out, signatures, kept, width=width)
@@ -181,7 +153,7 @@ def _write_bands(
 ) -> None:
     """Write `{out}.band_hashes.npy`, uint64 (bands, kept rows), each band ascending, and `{out}.band_rows.npy`, uint32."""
     rows = np.flatnonzero(kept).astype(np.uint32)
-    shape = (_PERMUTATIONS // width, len(rows))
+    shape = (PERMUTATIONS // width, len(rows))
     hashes = np.lib.format.open_memmap(
         f"{out}.band_hashes.npy", mode="w+", dtype=np.uint64, shape=shape
     )
@@ -236,7 +208,7 @@ def _shingles(
     return hashes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
 
 
-def _passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
+def passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
     """Return the number of hash ranges per band, so that one task holds about `held_documents` documents."""
     return max(1, -(-documents // held_documents))
 
@@ -308,7 +280,7 @@ def _similar_pairs(
         )
         similar[start : start + len(part)] = (one == other).sum(
             axis=1
-        ) >= threshold * _PERMUTATIONS
+        ) >= threshold * PERMUTATIONS
     np.save(f"{out}.pairs.npy", pairs[similar])
     return TaskResult()
 
@@ -388,10 +360,10 @@ def _connected(pairs: Sequence[Path]) -> tuple[NDArray[np.int64], NDArray[np.int
     return members, clusters
 
 
-def _band_width(threshold: float) -> int:
+def band_width(threshold: float) -> int:
     """Return the largest band width with which pairs at the threshold share a band with probability `_LEAST_RECALL`."""
     recalls = (
-        (width, 1 - (1 - threshold**width) ** (_PERMUTATIONS // width))
-        for width in range(_PERMUTATIONS, 1, -1)
+        (width, 1 - (1 - threshold**width) ** (PERMUTATIONS // width))
+        for width in range(PERMUTATIONS, 1, -1)
     )
     return next((width for width, recall in recalls if recall >= _LEAST_RECALL), 1)

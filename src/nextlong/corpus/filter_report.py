@@ -25,7 +25,7 @@ from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.deduplicate import NearDuplicatesResult
 from nextlong.corpus.select import SelectResult
 from nextlong.corpus.splits import Splits
-from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, TaskResult
+from nextlong.engine.step import Artifact, Artifacts, Step, TaskResult
 from nextlong.recipe import Ingest
 
 _EXAMPLES: Final = 5
@@ -101,15 +101,8 @@ def filter_report_step(
     task = partial(
         _write_filter_report, places=places, labels=labels, dedup=settings.dedup
     )
-    # The step reads three hashes and two bools of each document.
-    estimate = Estimate(
-        work="documents",
-        seconds=1e-7,
-        memory=lambda of: 8 * of.documents,
-        reads=lambda of: 26 * of.documents,
-    )
     inputs, tasks = (ingest, select, *reads), lambda done: [partial(task, done=done)]
-    return Step("filter_report", 6, {}, inputs, tasks, LeftOutResult, estimate=estimate)
+    return Step("filter_report", 6, {}, inputs, tasks, LeftOutResult)
 
 
 def _write_filter_report(

@@ -26,7 +26,7 @@ import xxhash
 from nextlong.artifacts.finished import IngestResult
 from nextlong.corpus.select import Exclusion, exclusions_of
 from nextlong.corpus.splits import LineCountResult, Parts, Splits, numbered
-from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.reading.files import SourceFiles
 from nextlong.reading.formats import format_of, head_columns, read_records
@@ -160,9 +160,6 @@ def ingest_step(
         config["sources"].append(
             own | {key: value for key, value in optional.items() if value}
         )
-    estimate = Estimate(
-        work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks="shards"
-    )
     sizes = [
         sum(part.disk_bytes for part in parts)
         for of_source in splits
@@ -178,7 +175,6 @@ def ingest_step(
         IngestResult,
         check=check,
         sizes=sizes,
-        estimate=estimate,
     )
 
 

@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts.finished import IngestResult
 from nextlong.corpus.splits import Splits
-from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult
+from nextlong.engine.step import Artifacts, Step, Task, TaskResult
 from nextlong.errors import CorpusError
 from nextlong.recipe import Ingest, Source
 from nextlong.rng import keyed_hash
 
 _STAGE: Final = "select"
-_HELD_DOCUMENTS: Final = 4_000_000
+HELD_DOCUMENTS: Final = 4_000_000
 _BIN_BITS: Final = 12
 _EVERY_KEY: Final = 2**64 - 1
 
@@ -77,18 +77,8 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
         for source in sources
     ]
     is_sampled = any(value is not None for cap in caps for value in cap.values())
-    estimate = Estimate(
-        work="documents",
-        seconds=2e-7,
-        disk="documents",
-        bytes=1.0,
-        # Each pass reads all hashes; lengths are read once.
-        reads=lambda of: (
-            of.documents * (16 * max(1.0, of.documents / _HELD_DOCUMENTS) + 8)
-        ),
-    )
     config = {"sources": caps, "seed": seed if is_sampled else None}
-    return Step("select", 2, config, (ingest,), tasks, SelectResult, estimate=estimate)
+    return Step("select", 2, config, (ingest,), tasks, SelectResult)
 
 
 def _open_shards(
@@ -119,7 +109,7 @@ def _select_documents(
     shard_sources: Sequence[int],
     sources: Sequence[Source],
     seed: int,
-    held_documents: int = _HELD_DOCUMENTS,
+    held_documents: int = HELD_DOCUMENTS,
 ) -> SelectResult:
     """Write `{out}.{shard:05d}.keep.npy`, one bool per row of each document shard.
 

@@ -21,7 +21,7 @@ import fsspec
 import pyarrow as pa
 import zstandard
 
-from nextlong.engine.step import Estimate, Step, TaskResult
+from nextlong.engine.step import Step, TaskResult
 from nextlong.reading.compression import compression_of, decompressed
 from nextlong.reading.files import (
     FilePart,
@@ -287,7 +287,6 @@ def line_counts_steps(splits: Splits) -> list[Step]:
         [part.file.name, part.file.identity, part.start, part.stop] for part in parts
     ]
     tasks = [partial(_count_lines, part=part) for part in parts]
-    estimate = Estimate(work="text_bytes", seconds=3e-10, tasks="shards", rate="")
     return [
         Step(
             "line_counts",
@@ -296,7 +295,6 @@ def line_counts_steps(splits: Splits) -> list[Step]:
             (),
             lambda _: tasks,
             LineCountResult,
-            estimate=estimate,
         )
     ]
 

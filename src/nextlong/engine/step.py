@@ -22,93 +22,6 @@ from nextlong.engine.executor import Executor, Gpu, Resources
 from nextlong.errors import RunError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Amounts:
-    """The amounts of data in a corpus or a sample, from which `nextlong plan` estimates costs."""
-
-    shards: float = 1.0
-    text_bytes: float = 0.0  # of all documents that ingest reads
-    documents: float = 0.0
-    kept_documents: float = 0.0  # after select, as all amounts below
-    kept_chars: float = 0.0
-    chunks: float = 0.0
-    embedded: float = 0.0  # chunks to encode: all of them without a shortlist
-    eligible: float = 0.0  # documents with at least compose.min_meta_chunks chunks …
-    meta_chunks: float = 0.0  # … and their chunks
-    dimensions: float = 0.0
-    vectors: float = 0.0  # searched vectors: of chunks or documents
-    queries: float = 0.0
-    neighbours: float = 0.0  # per query
-    index: str = "exact"  # or a FAISS factory string
-    visited_share: float = 1.0  # fraction of the vectors that a query is compared with
-    drafts: float = 0.0
-    drafted_chunks: float = 0.0  # in all drafts, with repeats
-    referenced_chunks: float = 0.0  # distinct ones of these
-    sequences: float = 0.0
-    tokens: float = 0.0  # in all sequences
-
-    def of(self, amount: _Amount) -> float:
-        """Evaluate an amount: a number, the name of a field, or a function of all amounts."""
-        if isinstance(amount, int | float):
-            return float(amount)
-        return float(getattr(self, amount)) if isinstance(amount, str) else amount(self)
-
-    def times(self, factor: float) -> Amounts:
-        """Return the amounts of a corpus like this one, `factor` times as large."""
-        grown = (
-            "text_bytes",
-            "documents",
-            "kept_documents",
-            "kept_chars",
-            "chunks",
-            "eligible",
-            "meta_chunks",
-        )
-        return replace(self, **{name: factor * getattr(self, name) for name in grown})
-
-    @property
-    def chunk_chars(self) -> float:
-        return self.kept_chars / max(1.0, self.chunks)
-
-    @property
-    def referenced_chars(self) -> float:
-        return self.referenced_chunks * self.chunk_chars
-
-    @property
-    def all_neighbours(self) -> float:
-        return self.queries * min(self.neighbours, self.vectors)
-
-
-_Amount = (
-    float | str | Callable[[Amounts], float]
-)  # a number, the name of a field, or a function of all amounts
-TRIED = "tried"  # the rate measured on the sample
-
-
-@dataclass(frozen=True, kw_only=True)
-class Estimate:
-    """How the time, disk and memory of a step grow with the corpus.
-
-    A step does `work` units of about `seconds` core-seconds each, and writes `disk` units of `bytes` each. `nextlong plan`
-    measures both rates on a sample of the user's files; the declared ones are used if the sample is too small, and for costs
-    that no sample shows (a server, evaluation files, an index). `rate` names a rate that plan measures separately; "" means the
-    declared one.
-
-    The work is divided into `tasks` tasks, or more if one would take over `task_s` seconds. Each uses `memory` bytes beyond
-    those of any worker. Together they read `reads` bytes of the input files; None means all of them.
-    """
-
-    work: _Amount
-    seconds: float
-    disk: _Amount = 0
-    bytes: float = 0.0
-    tasks: _Amount = 1
-    memory: _Amount = 0
-    rate: str = TRIED
-    task_s: float = 0.0
-    reads: _Amount | None = None
-
-
 class TaskResult(BaseModel, frozen=True):
     """What one task returns besides its files, stored in the manifest; the base class is empty."""
 
@@ -185,10 +98,6 @@ class Step:
     resources: Resources = field(default=Resources(), compare=False)  # of each task
     # Relative sizes of the tasks, if they differ: large tasks start first, so that none runs alone at the end.
     sizes: Sequence[float] | None = field(default=None, compare=False)
-    # Cost, for `nextlong plan`.
-    estimate: Estimate = field(
-        default=Estimate(work="chunks", seconds=0.0, disk="chunks"), compare=False
-    )
     known_fingerprint: str | None = None
 
     @classmethod

@@ -29,9 +29,7 @@ from nextlong.artifacts.finished import (
 )
 from nextlong.engine import store
 from nextlong.engine.step import (
-    Amounts,
     Artifacts,
-    Estimate,
     Join,
     Step,
     Task,
@@ -43,16 +41,15 @@ from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_row
 from nextlong.export.formats.base import Format, Options, RowSizes, format_of
 from nextlong.plugins import FORMATS
 from nextlong.recipe import Export
-from nextlong.recipe.keys import TYPICAL_CHARS_PER_TOKEN
 from nextlong.sequences.tokenizer import special_id
 from nextlong.text import Json
 
-_SHARDS = 16  # at least, so that small data sets are written in parallel as well …
-_LEAST_SHARD_MB, _MOST_SHARD_MB = (
+MIN_SHARDS = 16  # at least, so that small data sets are written in parallel as well …
+MIN_SHARD_MB, MAX_SHARD_MB = (
     8,
     256,
 )  # … within these file sizes, which suit readers
-_ID_BYTES = 4
+ID_BYTES = 4
 _BLOCK_TOKENS = (
     1 << 23
 )  # tokens resolved at a time, 32 MB of ids: each block reads from every shard that it names
@@ -116,8 +113,7 @@ def export_steps(
         "sequences": [sequences, *(count for count, _ in others)],
         "others": fingerprints,
     }
-    estimate = Estimate(work="sequences", seconds=2e-5, disk="sequences", bytes=36)
-    rows = Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
+    rows = Step("rows", 2, config, tuple(read), tasks, RowsResult)
     each = ((name, split) for name in export.formats for split in splits_of(export))
     return [
         rows,
@@ -223,10 +219,10 @@ def _format_step(
         index, offsets = (
             done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets")
         )
-        id_bytes = _ID_BYTES * int(np.load(index)["length"].sum())
+        id_bytes = ID_BYTES * int(np.load(index)["length"].sum())
         auto_bytes = min(
-            max(id_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000),
-            _MOST_SHARD_MB * 1_000_000,
+            max(id_bytes // MIN_SHARDS, MIN_SHARD_MB * 1_000_000),
+            MAX_SHARD_MB * 1_000_000,
         )
         tokenizer = done["tokenizer"].result(TokenizerResult)
         options = Options(
@@ -268,21 +264,6 @@ def _format_step(
             ],
         )
 
-    share = export.validation if split == SPLITS[-1] else 1 - export.validation
-
-    def tokens(amounts: Amounts) -> float:
-        return share * amounts.tokens
-
-    def shards(amounts: Amounts) -> float:  # for formats without a rule of their own
-        megabytes = tokens(amounts) * _ID_BYTES / 1e6
-        return max(
-            1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB
-        )
-
-    bytes_per_token = made.bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN)
-    estimate = Estimate(
-        work=tokens, seconds=4e-8, disk=tokens, bytes=bytes_per_token, tasks=shards
-    )
     return Step(
         step_name(name, split),
         5,
@@ -290,7 +271,6 @@ def _format_step(
         (rows, *read),
         tasks,
         made.result,
-        estimate=estimate,
     )
 
 
@@ -330,7 +310,7 @@ def _shard_bounds(
             RowSizes(row_tokens, np.diff(offsets), of_rows), options
         )
         return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
-    runs = lookup.runs_within(_ID_BYTES * row_tokens, options.shard_bytes)
+    runs = lookup.runs_within(ID_BYTES * row_tokens, options.shard_bytes)
     bounds = [0, *(last for _, last in runs)]
     return _without_small_files(bounds, min_rows=made.min_shard_rows)
 

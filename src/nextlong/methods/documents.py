@@ -8,7 +8,7 @@ languages, and a draft shorter than T is lost, so estimates favour some language
 77 MB/s a core by fastokens, against 64 MB/s to classify characters by script, which gives the tokens of a document within 20 %.
 
 A method that follows neighbours holds all of them in memory, 60 bytes each: 300 GB at 10^9 chunks. Above
-`documents.partition_size` neighbours, documents are therefore partitioned by spherical k-means, about `_CLUSTERS_OF_A_PART`
+`documents.partition_size` neighbours, documents are therefore partitioned by spherical k-means, about `CLUSTERS_PER_PART`
 neighbouring clusters to a part, and each part is drafted like a corpus of its own. The papers do not do this (docs/methods.md).
 """
 
@@ -34,10 +34,8 @@ from nextlong.artifacts.lookup import (
     record_batches,
 )
 from nextlong.engine.step import (
-    Amounts,
     Artifact,
     Artifacts,
-    Estimate,
     Step,
     Task,
     TaskResult,
@@ -56,7 +54,6 @@ from nextlong.methods.keywords import keywords_step, read_keywords
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.keys import (
-    TOKENIZER_BYTES,
     TYPICAL_CHARS_PER_TOKEN,
     document_chars,
     draws,
@@ -67,7 +64,6 @@ from nextlong.retrieval.index import (
     NeighbourCount,
     count_neighbours,
     index_steps,
-    of_products,
 )
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
@@ -85,12 +81,10 @@ from nextlong.text import Json, counted
 _Files = Mapping[str, Sequence[Path]]  # of the steps that a method reads, by name
 
 _ROWS_PER_FILE = 64
-_HELD_VECTORS = 65_536  # vectors held as float32 at a time
-_CLUSTERS_OF_A_PART = (
-    64  # so many that parts have similar sizes even if clusters do not
-)
-_SAMPLED_OF_A_CLUSTER = 256  # vectors to train a cluster on
-_ITERATIONS = 10
+HELD_VECTORS = 65_536  # vectors held as float32 at a time
+CLUSTERS_PER_PART = 64  # so many that parts have similar sizes even if clusters do not
+SAMPLE_PER_CLUSTER = 256  # vectors to train a cluster on
+ITERATIONS = 10
 
 
 def document_steps(
@@ -176,14 +170,6 @@ def _lengths_step(
             for one, its in zip(text.documents, text.chunks, strict=True)
         ]
 
-    costs: dict[str, Any] = {
-        "memory": TOKENIZER_BYTES,
-        "rate": "tokens",
-        "tasks": "shards",
-    }
-    estimate = Estimate(
-        work="kept_chars", seconds=1.3e-8, disk="kept_chars", bytes=0.9, **costs
-    )
     return Step(
         "lengths",
         VERSIONS["lengths"],
@@ -192,7 +178,6 @@ def _lengths_step(
         tasks,
         TokensResult,
         check=check_ids,
-        estimate=estimate,
     )
 
 
@@ -259,23 +244,6 @@ def _draft_step(
                 f"that it concatenates are too few or too short{without}; add documents or lower it"
             )
 
-    def parts(amounts: Amounts) -> int:
-        return _count_parts(recipe.documents.partition_size, amounts.all_neighbours)
-
-    # Measured bytes a document: its row; with keywords, also ten hashes, flags and the arrays that sample one.
-    document_bytes = 150 if Need.KEYWORDS in method.needs else 65
-    estimate = Estimate(
-        work=lambda amounts: amounts.chunks + amounts.drafted_chunks,
-        seconds=6e-7,
-        disk="drafted_chunks",
-        bytes=21,  # id, role, group and score, and a share of the header
-        tasks=parts,
-        # Also the lengths of chunks, and the neighbours as read and as a graph.
-        memory=lambda amounts: (
-            document_bytes * amounts.kept_documents
-            + (10 * amounts.chunks + 60 * amounts.all_neighbours) / parts(amounts)
-        ),
-    )
     return Step(
         "draft",
         5,
@@ -284,7 +252,6 @@ def _draft_step(
         tasks,
         DraftResult,
         check=check,
-        estimate=estimate,
     )
 
 
@@ -333,8 +300,8 @@ class Vectors:
         query = self._rows(np.array([document]))[0]
         searched = np.flatnonzero(among)
         nearest, cosines = np.empty(0, np.int64), np.empty(0, np.float32)
-        for first in range(0, len(searched), _HELD_VECTORS):
-            block = searched[first : first + _HELD_VECTORS]
+        for first in range(0, len(searched), HELD_VECTORS):
+            block = searched[first : first + HELD_VECTORS]
             nearest, cosines = (
                 np.append(nearest, block),
                 np.append(cosines, self._rows(block) @ query),
@@ -570,14 +537,14 @@ def _train_clusters(
     """Write `{out}.centres.npy`, float32 (clusters, dimensions), trained on a sample of the documents' vectors."""
     shards = VectorShards(vectors)
     total = sum(shards.rows)
-    clusters = min(_CLUSTERS_OF_A_PART * parts, total, np.iinfo(np.uint16).max)
-    sample = min(total, _SAMPLED_OF_A_CLUSTER * clusters)
+    clusters = min(CLUSTERS_PER_PART * parts, total, np.iinfo(np.uint16).max)
+    sample = min(total, SAMPLE_PER_CLUSTER * clusters)
     sample_SD = shards.take(shards.ids_at(np.arange(sample) * total // sample)).astype(
         np.float32
     )
     np.save(
         f"{out}.centres.npy",
-        train_centres(sample_SD, count=clusters, iterations=_ITERATIONS, seed=seed),
+        train_centres(sample_SD, count=clusters, iterations=ITERATIONS, seed=seed),
     )
     return _ClustersResult(parts=parts, clusters=clusters)
 
@@ -586,8 +553,8 @@ def _assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
     """Write `{out}.clusters.npy`, uint16 (documents,): the cluster whose centre is nearest to each document of a shard."""
     stored, centres_CD = np.load(vectors, mmap_mode="r"), np.load(centres)
     numbers = np.empty(len(stored), np.uint16)
-    for first in range(0, len(stored), _HELD_VECTORS):
-        block_ND = stored[first : first + _HELD_VECTORS].astype(np.float32)
+    for first in range(0, len(stored), HELD_VECTORS):
+        block_ND = stored[first : first + HELD_VECTORS].astype(np.float32)
         numbers[first : first + len(block_ND)] = nearest_centres(
             block_ND, centres_CD, count=1
         )[:, 0]
@@ -595,7 +562,7 @@ def _assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
     return TaskResult()
 
 
-def _count_parts(partition_size: int, neighbours: float) -> int:
+def count_parts(partition_size: int, neighbours: float) -> int:
     """Return the number of parts for documents with `neighbours` neighbours in total."""
     return max(1, math.ceil(neighbours / partition_size))
 
@@ -636,7 +603,7 @@ def _partition_steps(
     """Return the steps that partition the documents; they have no tasks if one part holds all."""
 
     def train(done: Artifacts) -> list[Task]:
-        parts = _count_parts(
+        parts = count_parts(
             size,
             done["documents"].result(DrawResult).drawn
             * count_neighbours(neighbours, done),
@@ -660,37 +627,11 @@ def _partition_steps(
             for path in vectors
         ]
 
-    def clusters(amounts: Amounts) -> float:
-        count = _count_parts(size, amounts.all_neighbours)
-        return 0.0 if count == 1 else min(_CLUSTERS_OF_A_PART * count, amounts.vectors)
-
     config: Json = {
         "partition_size": size,
         "neighbours": dict(neighbours),
         "seed": seed,
     }
-    training = of_products(
-        work=lambda amounts: (
-            _ITERATIONS
-            * _SAMPLED_OF_A_CLUSTER
-            * clusters(amounts) ** 2
-            * amounts.dimensions
-        ),
-        disk=lambda amounts: clusters(amounts) * amounts.dimensions,
-        bytes=4,
-        memory=lambda amounts: (
-            6.0 * _SAMPLED_OF_A_CLUSTER * clusters(amounts) * amounts.dimensions
-        ),
-    )
-    assigning = of_products(
-        work=lambda amounts: clusters(amounts) * amounts.vectors * amounts.dimensions,
-        disk=lambda amounts: amounts.vectors if clusters(amounts) else 0.0,
-        bytes=2,
-        tasks="shards",
-        memory=lambda amounts: (
-            4.0 * _HELD_VECTORS * amounts.dimensions if clusters(amounts) else 0.0
-        ),
-    )
     trained = Step(
         "clusters",
         1,
@@ -698,7 +639,6 @@ def _partition_steps(
         (documents, vectors),
         train,
         _ClustersResult,
-        estimate=training,
     )
     return [
         trained,
@@ -708,6 +648,5 @@ def _partition_steps(
             {},
             (documents, vectors, trained),
             assign,
-            estimate=assigning,
         ),
     ]

@@ -37,7 +37,7 @@ from nextlong.artifacts.finished import (
     TokenizerResult,
     corpus,
 )
-from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe, keys
@@ -47,7 +47,6 @@ from nextlong.recipe.keys import (
     NEGATIVES,
     Compose,
     Mine,
-    blocks,
     queries_of_task,
     sequence_limit,
 )
@@ -308,20 +307,7 @@ def _draft_step(
             if first < drafted
         ]
 
-    def count_tasks(amounts: Amounts) -> float:
-        return blocks(amounts.drafts, amounts.queries, neighbours=amounts.neighbours)
-
-    size = 21  # bytes: id, role, group, score, and a share of the header
-    estimate = Estimate(
-        work="drafted_chunks",
-        seconds=8e-5,
-        disk="drafted_chunks",
-        bytes=size,
-        tasks=count_tasks,
-    )
-    return Step(
-        "draft", 7, config, tuple(inputs), tasks, DraftResult, estimate=estimate
-    )
+    return Step("draft", 7, config, tuple(inputs), tasks, DraftResult)
 
 
 class _Drafting(NamedTuple):

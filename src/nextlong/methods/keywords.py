@@ -36,7 +36,7 @@ from pydantic import Field
 from nextlong.artifacts.lookup import read_chunks, record_batches
 from nextlong.engine import store
 from nextlong.engine.executor import Resources, granted_gpus
-from nextlong.engine.step import TRIED, Estimate, Step, TaskResult, each_shard
+from nextlong.engine.step import Step, TaskResult, each_shard
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.plugins import METHODS
 from nextlong.recipe import Section
@@ -88,18 +88,7 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
         # Its path depends on the working directory.
         config["queries"] = "model"
         config["files"] = store.hash_folder(model)
-    needs, rate = (
-        Resources(gpu="optional" if is_model else "unused"),
-        "queries" if is_model else TRIED,
-    )
-    estimate = Estimate(
-        work="kept_chars",
-        seconds=5e-8,
-        disk="kept_documents",
-        bytes=80,
-        tasks="shards",
-        rate=rate,
-    )
+    needs = Resources(gpu="optional" if is_model else "unused")
     return Step(
         "keywords",
         3,
@@ -108,7 +97,6 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
         tasks,
         KeywordsResult,
         resources=needs,
-        estimate=estimate,
     )
 
 

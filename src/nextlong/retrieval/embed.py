@@ -12,7 +12,6 @@ the `ExecutionResult`, never on the workers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import chain, islice, pairwise
 from pathlib import Path
@@ -32,9 +31,7 @@ from nextlong.artifacts.lookup import (
     runs_within,
 )
 from nextlong.engine.step import (
-    Amounts,
     Artifacts,
-    Estimate,
     Join,
     Step,
     Task,
@@ -44,8 +41,6 @@ from nextlong.engine.step import (
 )
 from nextlong.errors import EncoderError
 from nextlong.retrieval.encoders.base import (
-    SLICE_CHUNKS,
-    SLICE_S,
     LoadedEncoder,
     Prepared,
     kind_of,
@@ -59,7 +54,7 @@ _Shard = tuple[
 
 _BLOCK_CHUNKS: Final = 4096  # encoded at a time: an encoder sorts them by length, or keeps several requests in flight
 _LENGTH_TOLERANCE: Final = 1e-2
-_LEAST_TASKS: Final = 16  # into which a small corpus is sliced
+MIN_SLICES: Final = 16  # into which a small corpus is sliced
 _AVERAGED_CHUNKS: Final = (
     32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
 )
@@ -174,8 +169,8 @@ def _loaded(encoder: recipe.Encoder, prepared: Prepared) -> LoadedEncoder:
 def slices_of(
     row_counts: Sequence[int], execution: ExecutionResult
 ) -> list[tuple[int, slice]]:
-    """Return the shard and the rows of each slice; a small corpus is cut into at least `_LEAST_TASKS` slices."""
-    finest = -(-sum(row_counts) // _LEAST_TASKS)
+    """Return the shard and the rows of each slice; a small corpus is cut into at least `MIN_SLICES` slices."""
+    finest = -(-sum(row_counts) // MIN_SLICES)
     finest += -finest % execution.call_chunks
     size, counts = (
         max(execution.call_chunks, min(execution.task_chunks, finest)),
@@ -219,10 +214,6 @@ def average_shard(
     return TaskResult()
 
 
-def _values(amounts: Amounts) -> float:
-    return amounts.chunks * amounts.dimensions
-
-
 def encoder_step(
     encoder: recipe.Encoder, ingest: Step, chunk: Step, *, seed: int
 ) -> Step:
@@ -237,7 +228,7 @@ def encoder_step(
     is_local = "files" in depends_on
     model = f"{encoder.section}:" if is_local else encoder.model
     config = {"model": model} | encoder.options.identity() | depends_on
-    needs, costs = kind.resources(encoder), kind.estimate(encoder)
+    needs = kind.resources(encoder)
     return Step(
         "encoder",
         kind.version,
@@ -246,7 +237,6 @@ def encoder_step(
         tasks,
         kind.result,
         resources=needs,
-        estimate=costs,
     )
 
 
@@ -312,21 +302,8 @@ def embed_step(
             gpu="needed" if execution.device == "cuda" else None,
         )
 
-    needs, version = kind.resources(encoder), 1
-    estimate = Estimate(
-        work="embedded",
-        seconds=6e-5,
-        disk=_values,
-        bytes=2,
-        tasks="shards",
-        rate=kind.rate,
-    )
-    if kind.embeds == "slices":
-        version, at_least = (
-            3,
-            lambda amounts: max(_LEAST_TASKS, amounts.embedded / SLICE_CHUNKS),
-        )
-        estimate = replace(estimate, tasks=at_least, task_s=SLICE_S)
+    needs = kind.resources(encoder)
+    version = 3 if kind.embeds == "slices" else 1
     return Step(
         "embed",
         version,
@@ -335,7 +312,6 @@ def embed_step(
         tasks,
         EmbedResult,
         resources=needs,
-        estimate=estimate,
     )
 
 
@@ -344,11 +320,4 @@ def document_vectors_step(chunk: Step, embed: Step, *, of: str) -> Step:
     config: Json = {"of": of}
     files = {"chunks": (chunk, ".chunks.arrow"), "vectors": (embed, ".vectors.npy")}
     tasks = each_shard(partial(average_shard, **config), **files)
-    estimate = Estimate(
-        work=_values,
-        seconds=2e-9,
-        disk=lambda of: of.kept_documents * (of.dimensions + 8),
-        bytes=2,
-        tasks="shards",
-    )
-    return Step("document_vectors", 2, config, (chunk, embed), tasks, estimate=estimate)
+    return Step("document_vectors", 2, config, (chunk, embed), tasks)

@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from nextlong.engine.executor import memory_bytes
 from nextlong.engine.step import (
-    Amounts,
     Artifacts,
-    Estimate,
     Files,
     Join,
     Step,
@@ -42,17 +40,13 @@ from nextlong.retrieval.sample import DrawResult
 from nextlong.text import Json, counted
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
-_PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
-of_products = partial(
-    Estimate, seconds=_PRODUCT_S, rate="products"
-)  # the estimate of a step that multiplies vectors
+PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
 _GPU_FLOP_PER_S = 3e13  # matrix products in half precision, transfers included
 GPU_PRODUCT_S = 2 / _GPU_FLOP_PER_S
 _QUERY_S = (
     1.5e-4  # per query beside the products: finding clusters and keeping the best
 )
-_FOUND_S = 8e-7  # per neighbour, …
-FOUND_PRODUCTS = _FOUND_S / _PRODUCT_S  # … and as multiply-adds
+FOUND_S = 8e-7  # per neighbour, …
 _GRAPH_AS_DEAR = 50_000  # measured: searching the graph takes as long as comparing with this many centres
 _SPREAD = 4.0  # measured on 300,000 LSA vectors: a quarter of them visited for k = 1,088, an eighth for k = 200
 _WORTH = (
@@ -75,14 +69,27 @@ _TRAINED_CODES_NEED = (
 NeighbourCount = Mapping[str, float]
 
 
-def choose(amounts: Amounts, *, has_gpu: bool = False) -> tuple[str, str]:
+class SearchLoad(NamedTuple):
+    """What a search compares: vectors, their dimensions, queries, and neighbours of each query."""
+
+    vectors: float
+    dimensions: float
+    queries: float
+    neighbours: float
+
+    @property
+    def all_neighbours(self) -> float:
+        return self.queries * min(self.neighbours, self.vectors)
+
+
+def choose(load: SearchLoad, *, has_gpu: bool = False) -> tuple[str, str]:
     """Return `exact` or a factory string, and the reason in a sentence."""
-    exact_s, approximate_s = seconds(amounts, has_gpu=has_gpu)
-    vectors, dimensions = round(amounts.vectors), max(1, round(amounts.dimensions))
+    exact_s, approximate_s = seconds(load, has_gpu=has_gpu)
+    vectors, dimensions = round(load.vectors), max(1, round(load.dimensions))
     unit = "seconds on the GPU" if has_gpu else "core-seconds"
     if vectors < _LEAST_VECTORS:
         return EXACT, f"{vectors:,} vectors, about {exact_s:,.1f} {unit}"
-    queries = counted(round(amounts.queries), "query")
+    queries = counted(round(load.queries), "query")
     search = (
         f"{queries} over {vectors:,} vectors of {dimensions} dimensions: exact search"
     )
@@ -105,36 +112,34 @@ def choose(amounts: Amounts, *, has_gpu: bool = False) -> tuple[str, str]:
     )
 
 
-def seconds(amounts: Amounts, *, has_gpu: bool = False) -> tuple[float, float]:
+def seconds(load: SearchLoad, *, has_gpu: bool = False) -> tuple[float, float]:
     """Return the estimated seconds of exact search, and of building and searching an index."""
-    flop = 2 * amounts.queries * amounts.vectors * max(1.0, amounts.dimensions)
-    keeping = amounts.all_neighbours * _FOUND_S
+    flop = 2 * load.queries * load.vectors * max(1.0, load.dimensions)
+    keeping = load.all_neighbours * FOUND_S
     exact_s = flop / (_GPU_FLOP_PER_S if has_gpu else _FLOP_PER_S)
-    search_s = flop / _FLOP_PER_S * visited_share(amounts) + amounts.queries * _QUERY_S
-    return exact_s + keeping, sum(_build_seconds(amounts)) + search_s + keeping
+    search_s = flop / _FLOP_PER_S * visited_share(load) + load.queries * _QUERY_S
+    return exact_s + keeping, sum(build_seconds(load)) + search_s + keeping
 
 
-def visited_share(amounts: Amounts) -> float:
+def visited_share(load: SearchLoad) -> float:
     """Return the estimated share of the vectors that a query is compared with at a recall of 0.95; it grows with k."""
     return min(
         1.0,
         _SPREAD
-        * math.sqrt(
-            min(amounts.neighbours, amounts.vectors) / max(1.0, amounts.vectors)
-        ),
+        * math.sqrt(min(load.neighbours, load.vectors) / max(1.0, load.vectors)),
     )
 
 
-def _build_seconds(amounts: Amounts) -> tuple[float, float]:
+def build_seconds(load: SearchLoad) -> tuple[float, float]:
     """Return the estimated seconds of training an index and of filling it."""
-    clusters = ivf.clusters_for(round(amounts.vectors))
-    product = _PRODUCT_S * max(
-        1.0, amounts.dimensions
+    clusters = ivf.clusters_for(round(load.vectors))
+    product = PRODUCT_S * max(
+        1.0, load.dimensions
     )  # k-means and assigning are such products
     train = product * training_products(
         ivf.sample_of(clusters), clusters, iterations=ivf.ITERATIONS
     )
-    return train, product * amounts.vectors * (
+    return train, product * load.vectors * (
         _GRAPH_AS_DEAR if clusters >= ivf.GRAPH_FROM else clusters
     )
 
@@ -153,89 +158,14 @@ def has_gpu(search: Search) -> bool:
     )
 
 
-def _count_parts(vectors: float, shards: int) -> int:
+def count_parts(vectors: float, shards: int) -> int:
     """Return the number of files of an index over `vectors` vectors in `shards` shards; a task fills each."""
     return max(1, min(shards, max(_PARTS, math.ceil(vectors / _PART_VECTORS))))
 
 
-def _count_tune_tasks(vectors: float, parts: int) -> int:
+def count_tune_tasks(vectors: float, parts: int) -> int:
     """Return the number of tasks that measure the recall of an index over `vectors` vectors in `parts` files."""
     return max(1, min(parts, _TUNE_TASKS, math.ceil(vectors / _TUNE_VECTORS)))
-
-
-def only_if(
-    condition: Callable[[Amounts], float], amount: Callable[[Amounts], float]
-) -> Callable[[Amounts], float]:
-    """Return an amount that is 0 where the condition does not hold."""
-    return lambda amounts: amount(amounts) if condition(amounts) else 0.0
-
-
-def _clusters(amounts: Amounts) -> int:
-    return ivf.clusters_of(ivf.fitted(amounts.index, vectors=round(amounts.vectors)))
-
-
-def _list_bytes(amounts: Amounts) -> float:
-    """Return the bytes of the codes and ids of all vectors."""
-    code = amounts.index.rpartition(",")[2]
-    values = (
-        float(code[2:])
-        if code.startswith("PQ")
-        else amounts.dimensions * {"SQ4": 0.5, "SQ8": 1.0}.get(code, 2.0)
-    )
-    return amounts.vectors * (values + 8)
-
-
-def _parts(amounts: Amounts) -> int:
-    return _count_parts(amounts.vectors, round(amounts.shards))
-
-
-def _tuning_products(amounts: Amounts) -> float:
-    # One exact search for the sample of queries, and for lossy codes a second one by codes.
-    searches = 1 if amounts.index.endswith("Flat") else 2
-    return (
-        searches
-        * min(ivf.SAMPLE, amounts.queries)
-        * amounts.vectors
-        * amounts.dimensions
-    )
-
-
-# Exact search trains, fills and tunes nothing.
-_if_built = partial(only_if, lambda amounts: index_kind(amounts.index).is_built)
-_TRAIN = of_products(
-    work=_if_built(lambda amounts: _build_seconds(amounts)[0] / _PRODUCT_S),
-    disk=_if_built(lambda amounts: 4 * _clusters(amounts) * amounts.dimensions),
-    bytes=1,
-    memory=_if_built(
-        lambda amounts: 8 * amounts.dimensions * ivf.sample_of(_clusters(amounts))
-    ),  # float32, and a copy
-    reads=_if_built(
-        lambda amounts: 2 * amounts.dimensions * ivf.sample_of(_clusters(amounts))
-    ),
-)
-_FILL = of_products(
-    work=_if_built(lambda amounts: _build_seconds(amounts)[1] / _PRODUCT_S),
-    disk=_if_built(_list_bytes),
-    bytes=1,
-    tasks=_parts,
-    memory=_if_built(
-        lambda amounts: 2 * _list_bytes(amounts) / _parts(amounts)
-    ),  # codes, and a copy by cluster
-    reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions),
-)
-_TUNE = of_products(
-    work=_if_built(_tuning_products),
-    tasks=lambda amounts: _count_tune_tasks(amounts.vectors, _parts(amounts)),
-    memory=_if_built(
-        lambda amounts: (
-            250e6
-            + 32 * amounts.vectors / _count_tune_tasks(amounts.vectors, _parts(amounts))
-        )
-    ),
-    reads=_if_built(
-        lambda amounts: 2 * amounts.vectors * amounts.dimensions + _list_bytes(amounts)
-    ),
-)
 
 
 class _IndexResult(TaskResult):
@@ -307,7 +237,7 @@ def index_steps(
     def part_bounds(done: Artifacts) -> list[int]:
         # The first shard of each part of the index, and the end of the last part.
         shards = len(vectors_of(done))
-        parts = _count_parts(done["index"].result(_IndexResult).vectors, shards)
+        parts = count_parts(done["index"].result(_IndexResult).vectors, shards)
         return list(map(int, np.linspace(0, shards, parts + 1)))
 
     def fill(done: Artifacts) -> list[Task]:
@@ -334,7 +264,7 @@ def index_steps(
             "seed": seed,
             "k": k,
         }
-        count = _count_tune_tasks(
+        count = count_tune_tasks(
             done["index"].result(_IndexResult).vectors, len(files.lists)
         )
         tasks_of_blocks = [
@@ -357,14 +287,14 @@ def index_steps(
         {"neighbours": dict(neighbours)} if is_auto else {}
     )
     inputs: tuple[Step, ...] = (vectors, queries) if is_auto else (vectors,)
-    index = Step("index", 3, config, inputs, train, _IndexResult, estimate=_TRAIN)
-    shards = Step("index_shards", 1, {}, (vectors, index), fill, estimate=_FILL)
+    index = Step("index", 3, config, inputs, train, _IndexResult)
+    shards = Step("index_shards", 1, {}, (vectors, index), fill)
     config = {"recall": search.recall, "neighbours": dict(neighbours), "seed": seed}
     inputs = (vectors, queries, index, shards)
     return [
         index,
         shards,
-        Step("tune", 3, config, inputs, measure, ivf.TuneResult, estimate=_TUNE),
+        Step("tune", 3, config, inputs, measure, ivf.TuneResult),
     ]
 
 
@@ -440,10 +370,10 @@ def _choose_and_train(
     )
     factory, why = search.index, "set by search.index"
     if factory == AUTO:
-        amounts = Amounts(
-            vectors=count, queries=queries, dimensions=dimensions, neighbours=k
+        load = SearchLoad(
+            vectors=count, dimensions=dimensions, queries=queries, neighbours=k
         )
-        factory, why = choose(amounts, has_gpu=has_gpu(search))
+        factory, why = choose(load, has_gpu=has_gpu(search))
     if index_kind(factory).is_built and count < (
         2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED
     ):

@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.engine.executor import Resources
-from nextlong.engine.step import Amounts, Artifacts, Step, Task, TaskResult, Work
-from nextlong.recipe.keys import AUTO, EXACT, Search, blocks, queries_of_task
-from nextlong.retrieval import index as search_index
+from nextlong.engine.step import Artifacts, Step, Task, TaskResult, Work
+from nextlong.recipe.keys import AUTO, EXACT, Search, queries_of_task
 from nextlong.retrieval.index import (
     NeighbourCount,
     count_neighbours,
@@ -44,14 +43,14 @@ from nextlong.retrieval.sample import query_ranges, read_queries
 from nextlong.retrieval.shortlist import MineResult, judge_shortlist
 
 _BATCH = 8192  # queries searched for at a time, which bounds memory for a document of a million chunks
-_BLOCK_BYTES = 1 << 31  # vectors that a task of a large exact search holds in memory
-_SAMPLE_AT_LEAST, _SAMPLE_AT_MOST = 1 << 14, 1 << 20
+BLOCK_BYTES = 1 << 31  # vectors that a task of a large exact search holds in memory
+MIN_SAMPLE, MAX_SAMPLE = 1 << 14, 1 << 20
 # Expected in a sample of a query's k nearest: with a margin of 6 standard deviations, about 4 k vectors reach the bound.
-# For more than _SAMPLE_AT_MOST / 8 · k vectors the sample has fewer of the k, and the margin is larger: see `_scanned`.
+# For more than MAX_SAMPLE / 8 · k vectors the sample has fewer of the k, and the margin is larger.
 _SAMPLED_NEIGHBOURS = 8
 # Queries of a `least_scores` task, which reads the whole sample (2 GB at 1,024 dimensions) and multiplies it for a
 # minute. With MOST_QUERIES a task, it took 31 % of the time at 10^8 chunks on 64 nodes (bench/simulate.py).
-_LEAST_QUERIES = 2048
+LEAST_SCORES_QUERIES = 2048
 
 _Paths = Sequence[Path]
 _Scans = tuple[
@@ -67,16 +66,14 @@ def _corpus_blocks(vectors: _Paths) -> list[range]:
     blocks = [
         range(*run)
         for run in lookup.runs_within(
-            [path.stat().st_size for path in vectors], _BLOCK_BYTES
+            [path.stat().st_size for path in vectors], BLOCK_BYTES
         )
     ]
     return blocks if len(blocks) > 1 else []
 
 
-def _sample_size(k: float, total: float) -> int:
-    return int(
-        np.clip(_SAMPLED_NEIGHBOURS * total // k, _SAMPLE_AT_LEAST, _SAMPLE_AT_MOST)
-    )
+def sample_size(k: float, total: float) -> int:
+    return int(np.clip(_SAMPLED_NEIGHBOURS * total // k, MIN_SAMPLE, MAX_SAMPLE))
 
 
 def _find_least_scores(
@@ -85,7 +82,7 @@ def _find_least_scores(
     """Write `{out}.least.npy`, float32 (queries,): a cosine that somewhat more than `k` vectors reach, for each query."""
     shards = VectorShards(vectors)
     ids, exclude, _ = read_queries(*queries)
-    sample = _sample_size(k, sum(shards.rows))
+    sample = sample_size(k, sum(shards.rows))
     guess_Q = exact.guess_kth(
         lookup.vectors(ids, vectors), shards, k=k, exclude_Q2=exclude, sample=sample
     )
@@ -225,104 +222,6 @@ def _merge(
     return (neighbours, cosines), np.array(again, np.int64)
 
 
-def _block_count(amounts: Amounts) -> float:
-    """Return the number of blocks in which exact search reads a large corpus; 0 where it is searched in one piece."""
-    count = 2 * amounts.vectors * amounts.dimensions / _BLOCK_BYTES
-    return (
-        max(1.0, min(amounts.shards, count))
-        if amounts.index == EXACT and count > 1
-        else 0.0
-    )
-
-
-def _scanned(amounts: Amounts) -> float:
-    """Return how many neighbours the blocks keep: those that reach the bounds, at most k of each query in each block."""
-    k = min(amounts.neighbours, amounts.vectors)
-    if not k or not _block_count(amounts):
-        return 0.0
-    sample = _sample_size(k, amounts.vectors)
-    rank = exact.sampled_rank(k, amounts.vectors, sample=sample)
-    return amounts.queries * min(
-        amounts.vectors * (rank / sample if rank else 1.0), k * _block_count(amounts)
-    )
-
-
-def read_bytes(amounts: Amounts) -> float:
-    """Return the bytes of vectors that a search reads: all vectors for each range of queries, or once, block by block."""
-    vectors, queries = (
-        2 * count * amounts.dimensions for count in (amounts.vectors, amounts.queries)
-    )
-    if _block_count(amounts):
-        return vectors + queries * _block_count(
-            amounts
-        )  # each block's task reads the queries' own vectors
-    return vectors * amounts.visited_share * _tasks(amounts)
-
-
-def _products(amounts: Amounts) -> float:
-    """Return the cost of a search in multiply-adds, including the time that keeping the neighbours takes."""
-    products = (
-        amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
-    )
-    return products + amounts.all_neighbours * search_index.FOUND_PRODUCTS
-
-
-def _search_memory(amounts: Amounts) -> float:
-    """Return the peak memory of a task: the best neighbours so far (at most what `Best` holds), scores and candidates."""
-    queries = min(amounts.queries, queries_of_task(amounts.neighbours))
-    return (
-        min(36 * amounts.neighbours * queries, 200e6)
-        + 12 * amounts.neighbours * queries
-        + 64e6
-    )
-
-
-def _least_tasks(amounts: Amounts) -> float:
-    return max(_tasks(amounts), amounts.queries / _LEAST_QUERIES)
-
-
-def _tasks(amounts: Amounts) -> float:
-    return blocks(amounts.queries, amounts.queries, neighbours=amounts.neighbours)
-
-
-_if_blocks = partial(search_index.only_if, _block_count)
-_LEAST = search_index.of_products(
-    work=_if_blocks(
-        lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions
-    ),
-    disk=_if_blocks(lambda amounts: amounts.queries),
-    bytes=4,
-    tasks=_least_tasks,
-    memory=_if_blocks(lambda amounts: 6.0 * _SAMPLE_AT_MOST * amounts.dimensions),
-    # Each task reads the whole sample.
-    reads=_if_blocks(
-        lambda amounts: 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)
-    ),
-)
-_SCAN = search_index.of_products(
-    work=_if_blocks(_products),
-    disk=_scanned,
-    bytes=12,
-    tasks=lambda amounts: max(1.0, _block_count(amounts)),
-    memory=_if_blocks(lambda amounts: _search_memory(amounts) + _BLOCK_BYTES),
-    reads=_if_blocks(read_bytes),
-)
-_MINE = search_index.of_products(
-    work=lambda amounts: (
-        _scanned(amounts) * search_index.FOUND_PRODUCTS
-        if _block_count(amounts)
-        else _products(amounts)
-    ),
-    disk="all_neighbours",
-    bytes=12,
-    tasks=_tasks,
-    memory=_search_memory,
-    reads=lambda amounts: (
-        12 * _scanned(amounts) if _block_count(amounts) else read_bytes(amounts)
-    ),
-)
-
-
 def mine_steps(
     search: Search,
     name: str,
@@ -347,7 +246,9 @@ def mine_steps(
     def least_tasks(done: Artifacts) -> Work:
         has_blocks = is_exact(done) and _corpus_blocks(vectors_of(done))
         ranges = (
-            query_ranges(queries_of(done), most=_LEAST_QUERIES) if has_blocks else []
+            query_ranges(queries_of(done), most=LEAST_SCORES_QUERIES)
+            if has_blocks
+            else []
         )
         find = partial(
             _find_least_scores,
@@ -398,7 +299,7 @@ def mine_steps(
     resources = Resources(gpu="unused" if search.device == "cpu" else "optional")
     scanning: list[Step] = []
     if search.index in (AUTO, EXACT):
-        least = Step("least_scores", 2, config, shared, least_tasks, estimate=_LEAST)
+        least = Step("least_scores", 2, config, shared, least_tasks)
         scan = Step(
             "scan",
             1,
@@ -407,7 +308,6 @@ def mine_steps(
             scan_tasks,
             MineResult,
             resources=resources,
-            estimate=_SCAN,
         )
         scanning = [least, scan]
     inputs = (*shared, *scanning)
@@ -421,6 +321,5 @@ def mine_steps(
             tasks,
             MineResult,
             resources=resources,
-            estimate=_MINE,
         ),
     ]

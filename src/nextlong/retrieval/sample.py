@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import ranges, read_chunks
-from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
+from nextlong.engine.step import Artifact, Artifacts, Step, Task, TaskResult
 from nextlong.errors import CorpusError
 from nextlong.recipe.keys import BLOCKS, MOST_QUERIES, Compose, draws
 from nextlong.rng import keyed_hash, shuffled
@@ -304,7 +304,6 @@ def meta_documents_step(
                 )
             )
 
-    estimate = Estimate(work="chunks", seconds=6e-8, disk="drafts", bytes=40)
     return Step(
         "meta_documents",
         1,
@@ -313,7 +312,6 @@ def meta_documents_step(
         tasks,
         DrawResult,
         check=check,
-        estimate=estimate,
     )
 
 
@@ -338,13 +336,4 @@ def documents_step(
         )
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 
-    estimate = Estimate(
-        work="chunks",
-        seconds=6e-8,
-        disk="kept_documents",
-        bytes=48,
-        memory=lambda of: 100 * of.kept_documents,
-    )
-    return Step(
-        "documents", 2, config, (ingest, chunk), tasks, DrawResult, estimate=estimate
-    )
+    return Step("documents", 2, config, (ingest, chunk), tasks, DrawResult)

@@ -5,7 +5,7 @@ Out: SHORTLIST, uint8 (chunks,) for each shard: the bits _SHORTLISTED and _CONTR
 
 The shortlist holds the chunks of the meta-documents and, for each meta-chunk, its share of the `mine.shortlist_chunks` best
 chunks by BM25 (after LiteLong, arXiv 2509.15568). A sample of the corpus gives the score of the chunk at that rank, and each
-shard marks its chunks that reach this score for some meta-chunk, so no rankings are merged. Up to _SAMPLED chunks, the
+shard marks its chunks that reach this score for some meta-chunk, so no rankings are merged. Up to SAMPLED_CHUNKS chunks, the
 sample is the whole corpus and the ranks are exact.
 
 _CONTROL marks a random 1 % of all chunks, all embedded. The control chunk nearest to a meta-chunk has rank 100 on average, so
@@ -35,8 +35,8 @@ from nextlong.artifacts.lookup import (
     iter_chunk_texts,
     sample_texts,
 )
-from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult
-from nextlong.recipe.keys import Compose, Mine, blocks, shortlist_chunks
+from nextlong.engine.step import Artifacts, Step, Task, TaskResult
+from nextlong.recipe.keys import Compose, Mine, shortlist_chunks
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
 from nextlong.retrieval.sample import query_ranges
 from nextlong.rng import threshold_for
@@ -49,9 +49,9 @@ _SHORTLISTED, _CONTROL = 1, 2  # bits of SHORTLIST
 CONTROL_SHARE: Final = 0.01
 # Share of the meta-chunks with a control chunk among their candidates from which the estimate is shown (others bias it).
 _LEAST_JUDGED: Final = 0.95
-_SAMPLED: Final = 1 << 17  # chunks
+SAMPLED_CHUNKS: Final = 1 << 17  # chunks
 _LEAST_RANK: Final = 2  # in the sample; the score at a lower rank would be chance
-_QUERY_WORDS: Final = 48
+QUERY_WORDS: Final = 48
 _K1, _B = 1.2, 0.75
 _TEXTS_AT_ONCE: Final = 512
 _PRODUCTS_AT_ONCE: Final = (
@@ -158,7 +158,7 @@ def _choose_words(
     )
     for low, high in pairwise(counts.indptr.tolist()):
         chosen.append(
-            low + np.sort(np.argsort(-weights[low:high], kind="stable")[:_QUERY_WORDS])
+            low + np.sort(np.argsort(-weights[low:high], kind="stable")[:QUERY_WORDS])
         )
     chosen_places, ends = np.concatenate(chosen), np.cumsum([*map(len, chosen)])
     queries = sparse.csr_matrix(
@@ -373,7 +373,10 @@ def shortlist_steps(
     def count(done: Artifacts) -> list[Task]:
         return [
             partial(
-                _count_words, corpus=finished.corpus(done), sampled=_SAMPLED, seed=seed
+                _count_words,
+                corpus=finished.corpus(done),
+                sampled=SAMPLED_CHUNKS,
+                seed=seed,
             )
         ]
 
@@ -412,7 +415,6 @@ def shortlist_steps(
         (ingest, chunk),
         count,
         _WordsResult,
-        estimate=_WORDS,
     )
     choice: Json = {
         "target_tokens": compose.target_tokens,
@@ -420,7 +422,7 @@ def shortlist_steps(
     }
     choice["chunks"] = mine.shortlist_chunks
     inputs = (ingest, chunk, meta_documents, words)
-    queries = Step("shortlist_queries", 3, choice, inputs, choose, estimate=_QUERIES)
+    queries = Step("shortlist_queries", 3, choice, inputs, choose)
     shortlist = Step(
         "shortlist",
         2,
@@ -428,38 +430,5 @@ def shortlist_steps(
         (*inputs, queries),
         mark,
         _ShortlistResult,
-        estimate=_MARKS,
     )
     return [words, queries, shortlist]
-
-
-def _sampled(amounts: Amounts) -> float:
-    return min(amounts.chunks, _SAMPLED)
-
-
-_WORDS = Estimate(
-    work=_sampled,
-    seconds=1e-4,
-    disk=_sampled,
-    bytes=1200,
-    memory=lambda of: 12e3 * _sampled(of),
-)
-_QUERIES = Estimate(
-    work=lambda amounts: amounts.queries * (1 + _sampled(amounts) / 5_000),
-    seconds=2e-4,
-    disk="queries",
-    bytes=8 * _QUERY_WORDS + 12,
-    tasks=lambda amounts: blocks(amounts.drafts, amounts.queries),
-    memory=lambda amounts: 2400 * _sampled(amounts) + 400e6,
-)
-_MARKS = Estimate(
-    # Marking a shard, and looking up the queries' words: about 1 of 250 chunks has a given word.
-    work=lambda amounts: (
-        amounts.chunks + amounts.queries * _QUERY_WORDS * amounts.chunks / 250 / 1e4
-    ),
-    seconds=1e-4,
-    disk="chunks",
-    bytes=1,
-    tasks="shards",
-    memory=lambda amounts: 4e3 * amounts.chunks / max(1.0, amounts.shards) + 400e6,
-)

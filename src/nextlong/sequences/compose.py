@@ -32,9 +32,9 @@ from nextlong.artifacts.finished import (
     TokenizerResult,
 )
 from nextlong.artifacts.resolve import Cuts, cuts_of
-from nextlong.engine.step import Artifacts, Estimate, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RunError
-from nextlong.recipe.keys import MIN_GAP_CHUNKS, NEGATIVES, Compose, blocks
+from nextlong.recipe.keys import MIN_GAP_CHUNKS, NEGATIVES, Compose
 from nextlong.retrieval.near_duplicates import rule, shingles
 from nextlong.rng import rng_for
 from nextlong.sequences import fit
@@ -453,18 +453,4 @@ def compose_step(
             for path, take in zip(drafts, takes, strict=True)
         ]
 
-    estimate = Estimate(
-        work="drafted_chunks",
-        seconds=1e-5,
-        disk="drafted_chunks",
-        bytes=30,
-        # With max_uses, the negatives that a sequence may use depend on the sequences before it.
-        tasks=1
-        if max_uses is not None
-        else lambda amounts: blocks(
-            amounts.drafts, amounts.queries, neighbours=amounts.neighbours
-        ),
-    )
-    return Step(
-        "compose", 8, config, tuple(inputs), tasks, ComposeResult, estimate=estimate
-    )
+    return Step("compose", 8, config, tuple(inputs), tasks, ComposeResult)

@@ -50,9 +50,8 @@ from nextlong.artifacts.lookup import (
     write_header,
 )
 from nextlong.engine.runner import open_done
-from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
+from nextlong.engine.step import Artifact, Artifacts, Step, Task, TaskResult
 from nextlong.errors import RunError
-from nextlong.recipe.keys import TOKENIZER_BYTES
 from nextlong.text import Json
 
 # One thread, like everything in a worker; fastokens reads this when it first encodes.
@@ -92,7 +91,7 @@ _Known = tuple[Path | None, Path, Path]
 _COPIED_ROWS = 4096  # rows copied at a time
 # A worker keeps fastokens from task to task, and loading it takes as long as encoding 200 MB. For less text than that,
 # several workers that were idle still finish sooner than one.
-_CHARS_OF_A_TASK: Final = 40_000_000
+CHARS_PER_TASK: Final = 40_000_000
 
 
 def chars_before_loading(tokenizer: Tokenizer) -> int:
@@ -275,15 +274,6 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
             partial(_list_referenced_chunks, drafts=drafts, chunks=chunks, limit=limit)
         ]
 
-    estimate = Estimate(
-        # 0.03 ms a draft of 400 chunks, 0.1 ms a shard; a trial could not measure this, because it is mostly start-up time.
-        work=lambda amounts: amounts.drafted_chunks + amounts.chunks / 40,
-        seconds=8e-8,
-        disk="referenced_chunks",
-        bytes=8,
-        memory="chunks",
-        rate="",
-    )
     inputs = (chunk, draft)
     return Step(
         "referenced_chunks",
@@ -292,7 +282,6 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
         inputs,
         tasks,
         ReferencedChunksResult,
-        estimate=estimate,
     )
 
 
@@ -357,7 +346,7 @@ def tokens_step(
             sum(part.chunks for part in chunked),
             sum(part.chars for part in chunked),
         )
-        most_rows = _CHARS_OF_A_TASK * chunks // max(1, chars)
+        most_rows = CHARS_PER_TASK * chunks // max(1, chars)
         # Consecutive shards make up a task, of at most `most_rows` rows unless it is a single shard.
         groups, room = list[list[_RequestedRows]](), 0
         for shard, paths in enumerate(
@@ -377,15 +366,6 @@ def tokens_step(
             for group in groups
         ]
 
-    estimate = Estimate(
-        work="referenced_chars",
-        seconds=1.3e-8,
-        disk="referenced_chars",
-        bytes=0.9,
-        tasks=lambda amounts: max(1.0, amounts.referenced_chars / _CHARS_OF_A_TASK),
-        memory=lambda _: TOKENIZER_BYTES,
-        rate="tokens",
-    )
     inputs = (ingest, chunk, tokenizer, referenced)
     return Step(
         "tokens",
@@ -395,7 +375,6 @@ def tokens_step(
         tasks,
         TokensResult,
         check=check_ids,
-        estimate=estimate,
     )
 
 

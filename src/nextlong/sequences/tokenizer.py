@@ -45,9 +45,8 @@ from nextlong.artifacts.finished import (
 )
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, read_content_hashes
 from nextlong.engine import store
-from nextlong.engine.step import TRIED, Artifact, Artifacts, Estimate, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError, TokenizerError
-from nextlong.recipe.keys import TOKENIZER_BYTES
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.sequences.convert import CONFIGS, convert, is_vocabulary, vocabulary_in
 from nextlong.sequences.tokenize import TextEncoder
@@ -59,7 +58,7 @@ _LLAMA3_PATTERN: Final = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 _HUB_NAME: Final = r"(?!.*\.json$)[\w-][\w.-]*(/[\w-][\w.-]*)?"
-_MEASURED_CHUNKS: Final = 2048
+MEASURED_CHUNKS: Final = 2048
 _DECODED_CHUNKS: Final = 256
 TRAINING_CHARS: Final = 20_000_000
 _STAND_IN_ENTRIES: Final = 4096  # within a tenth of the characters per token of 32,000
@@ -110,18 +109,6 @@ def tokenizer_step(
         )
         return [partial(task, corpus=list(zip(documents, chunks, strict=True)))]
 
-    estimate = Estimate(
-        work=lambda of: min(
-            of.kept_chars,
-            TRAINING_CHARS if source is None else _MEASURED_CHUNKS * of.chunk_chars,
-        ),
-        seconds=5e-8,
-        disk=1,
-        bytes=5e6 if source is None or not path.is_file() else path.stat().st_size,
-        memory=lambda _: TOKENIZER_BYTES,
-        rate=TRIED if source is None else "tokenizer",
-    )
-
     def check(done: Artifact) -> None:
         if megatron_eod is not None:
             special_id(
@@ -136,7 +123,6 @@ def tokenizer_step(
         tasks,
         TokenizerResult,
         check=check,
-        estimate=estimate,
     )
 
 
@@ -334,18 +320,18 @@ def _prepare_tokenizer(
     characters = token_chars(loaded)
     np.save(f"{out}.tokenchars.npy", characters)
     encoder = TextEncoder(loaded, engine="reference")
-    # E is measured on the `_MEASURED_CHUNKS` chunks with the smallest keys, collected shard by shard.
+    # E is measured on the `MEASURED_CHUNKS` chunks with the smallest keys, collected shard by shard.
     sampled = np.empty(
         (3, 0), np.uint64
     )  # rows: key, shard, row of the chunk; columns ascending by key
     for shard, paths in enumerate(corpus):
         keys = _chunk_keys(*paths, seed=seed, stage="tokenizer-measure")
-        rows = np.argsort(keys, kind="stable")[:_MEASURED_CHUNKS]
+        rows = np.argsort(keys, kind="stable")[:MEASURED_CHUNKS]
         sample = np.stack(
             [keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)]
         )
         sampled = np.concatenate([sampled, sample], axis=1)
-        sampled = sampled[:, np.argsort(sampled[0], kind="stable")[:_MEASURED_CHUNKS]]
+        sampled = sampled[:, np.argsort(sampled[0], kind="stable")[:MEASURED_CHUNKS]]
     texts: list[str] = []
     begins: list[bool] = []
     for shard, paths in enumerate(corpus):

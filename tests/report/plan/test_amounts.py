@@ -2,9 +2,8 @@
 
 import pytest
 
-from nextlong.engine.step import Amounts
 from nextlong.recipe.keys import candidates_of
-from nextlong.report.plan.costs import amounts_of
+from nextlong.report.plan.amounts import Amounts, amounts_of
 
 CORPUS = Amounts(
     shards=2,

@@ -2,7 +2,8 @@
 
 import pytest
 
-from nextlong.engine.step import Amounts, Estimate, Step
+from nextlong.engine.step import Step
+from nextlong.report.plan.amounts import Amounts, Estimate
 from nextlong.report.plan.costs import (
     Cost,
     Machines,
@@ -16,35 +17,34 @@ from nextlong.report.plan.costs import (
 WHOLE = Amounts(chunks=10_000, shards=8)
 
 
-def step(name, *inputs, **estimate):
-    given = {
-        "work": lambda amounts: amounts.chunks,
-        "seconds": 1e-3,
-        "disk": lambda amounts: amounts.chunks,
-        "bytes": 5.0,
-    }
-    return Step(
-        name, 1, {}, inputs, lambda _: [], estimate=Estimate(**{**given, **estimate})
-    )
+def step(name, *inputs):
+    return Step(name, 1, {}, inputs, lambda _: [])
+
+
+def estimate(**declared):
+    default = {"work": "chunks", "seconds": 1e-3, "disk": "chunks", "bytes": 5.0}
+    return Estimate(**(default | declared))
 
 
 def told(one, seconds=None, size=0, rates=None, machines=Machines(2)):  # noqa: B008
+    """Return the cost of the step "a" with such an estimate; None: it did not run in the trial."""
     trial = Trial(
         Amounts(chunks=400),
         {} if seconds is None else {"a": seconds},
         {} if seconds is None else {"a": size},
     )
-    return costs([one], WHOLE, trial, rates or {}, machines=machines)["a"]
+    given = {"estimates": {"a": one}, "machines": machines}
+    return costs([step("a")], WHOLE, trial, rates or {}, **given)["a"]
 
 
 def test_a_step_takes_as_much_a_unit_of_work_as_in_the_trial():
-    cost = told(step("a"), 1.6, 5_000)
+    cost = told(estimate(), 1.6, 5_000)
     assert (cost.start_s, cost.seconds) == (0.0, pytest.approx(1.6 / 400 * 10_000))
     assert cost.disk_bytes == pytest.approx(5_000 / 400 * 10_000)
 
 
 def test_what_did_not_run_in_the_trial_is_taken_as_declared():
-    cost = told(step("a"))
+    cost = told(estimate())
     assert (cost.start_s, cost.seconds, cost.disk_bytes) == (
         0.0,
         pytest.approx(10.0),
@@ -53,15 +53,15 @@ def test_what_did_not_run_in_the_trial_is_taken_as_declared():
 
 
 def test_a_step_too_short_to_tell_takes_what_is_declared_but_no_more_than_was_seen():
-    assert told(step("a", seconds=1e-6), 0.02).seconds == pytest.approx(0.01)
-    assert told(step("a", seconds=1.0), 0.02).seconds == pytest.approx(0.5)
-    assert told(step("a", seconds=0.0), 0.02).seconds == pytest.approx(
+    assert told(estimate(seconds=1e-6), 0.02).seconds == pytest.approx(0.01)
+    assert told(estimate(seconds=1.0), 0.02).seconds == pytest.approx(0.5)
+    assert told(estimate(seconds=0.0), 0.02).seconds == pytest.approx(
         0.5
     )  # declares nothing
 
 
 def test_a_rate_measured_apart_beats_the_trial_and_may_be_unknown():
-    one = step("a", rate="encoder")
+    one = estimate(rate="encoder")
     cost = told(one, 1, 1, {"encoder": Rate(0.5, start_s=lambda work: work / 1000)})
     assert (cost.seconds, cost.start_s) == (pytest.approx(5_000), pytest.approx(10))
     unknown = told(one, None, 0, {"encoder": Rate(None, "the endpoint's")})
@@ -69,7 +69,7 @@ def test_a_rate_measured_apart_beats_the_trial_and_may_be_unknown():
 
 
 def test_one_task_keeps_one_worker_busy_and_shards_share():
-    whole, shared = told(step("a")), told(step("a", tasks="shards"))
+    whole, shared = told(estimate()), told(estimate(tasks="shards"))
 
     def alone(cost, workers):
         return total([step("a")], {"a": cost}, Machines(workers, head_s=0.0)).seconds
@@ -90,18 +90,27 @@ def test_a_step_whose_time_is_unknown_needs_its_memory():
 
 
 def test_a_step_that_sizes_its_tasks_by_time_has_as_many_as_its_rate_says():
-    one = step("a", rate="encoder", tasks=lambda _: 16, task_s=30.0)
+    one = estimate(rate="encoder", tasks=lambda _: 16, task_s=30.0)
     assert told(one, rates={"encoder": Rate(0.5)}).tasks == 167  # 5,000 s
     assert told(one, rates={"encoder": Rate(0.01)}).tasks == 16
     assert told(one, rates={"encoder": Rate(None, "the endpoint's")}).tasks == 16
 
 
 def test_totals_add_disk_and_what_runs_at_once():
-    first = step("a", memory=lambda _: 1e9, tasks="shards")
-    second = step("b", first, memory=lambda _: 3e9)
+    first = step("a")
+    second = step("b", first)
+    estimates = {
+        "a": estimate(memory=1e9, tasks="shards"),
+        "b": estimate(memory=3e9),
+    }
     machines = Machines(2, head_s=0.0, process_bytes=4e8)
     both = costs(
-        [first, second], WHOLE, Trial(Amounts(), {}, {}), {}, machines=machines
+        [first, second],
+        WHOLE,
+        Trial(Amounts(), {}, {}),
+        {},
+        estimates=estimates,
+        machines=machines,
     )
     whole = total([first, second], both, machines)
     assert whole.seconds == pytest.approx(5 + 10)
@@ -111,7 +120,7 @@ def test_totals_add_disk_and_what_runs_at_once():
 
 def test_the_start_of_workers_is_in_the_total_once_where_anything_is_to_do():
     one, machines = step("a"), Machines(2, head_s=0.0, start_s=3.0)
-    cost = told(one, machines=machines)
+    cost = told(estimate(), machines=machines)
     assert total([one], {"a": cost}, machines).seconds == pytest.approx(13.0)
     assert total([one], {}, machines).seconds == 0.0
 

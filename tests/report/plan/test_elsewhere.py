@@ -6,9 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nextlong.engine.step import Amounts
 from nextlong.reading.listing import input_files
 from nextlong.report.plan import page
+from nextlong.report.plan.amounts import Amounts
 from nextlong.report.plan.costs import Cost, Machines
 from nextlong.report.plan.page import Scenario, assumed
 from nextlong.report.plan.trial import _Tokenizing, tokenizer_rates

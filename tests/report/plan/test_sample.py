@@ -7,9 +7,9 @@ import pytest
 
 from nextlong.checks import Corpus
 from nextlong.corpus import look
-from nextlong.engine.step import Amounts
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
+from nextlong.report.plan.amounts import Amounts
 from nextlong.report.plan.trial import CorpusSample, sample
 from planned import sources_in
 

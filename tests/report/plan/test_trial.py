@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from nextlong.engine.executor import Resources
-from nextlong.engine.step import Amounts
 from nextlong.report.plan import trial
+from nextlong.report.plan.amounts import Amounts
 from nextlong.report.plan.trial import CorpusSample, Timed
 from planned import TEXTS, recipe_in
 

@@ -1,7 +1,8 @@
-"""Costs: how much each step has to do, and what that will take, from what it declares and what it took in a trial.
+"""Costs: what each step will take, from its estimate and from what it took in a trial.
 
-Out: the `Amounts` of a corpus, a `Cost` a step, and when each step runs on so many workers and GPUs. Times assume that every
-worker is as fast as one core was on the trial.
+In:  the `Amounts` of a corpus, an `Estimate` per step (`estimates.py`), and the trial.
+Out: a `Cost` per step, and when each step runs on so many workers and GPUs. Times assume
+that every worker is as fast as one core was in the trial.
 """
 
 from __future__ import annotations
@@ -9,17 +10,11 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from nextlong.engine.step import TRIED, Amounts, Step
-from nextlong.methods.base import DocumentMethod, Need, method_of
-from nextlong.recipe import Recipe, keys
-from nextlong.recipe.keys import AUTO, SURE_SHARE, candidates_of, draws, sequence_limit
-from nextlong.retrieval import index as search_index
-from nextlong.retrieval.indexes.base import index_kind
-from nextlong.retrieval.shortlist import CONTROL_SHARE
-from nextlong.schemas import Layout
+from nextlong.engine.step import Step
+from nextlong.report.plan.amounts import TRIED, Amounts, Estimate
 
 WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
 _TELLING_SECONDS = 0.03  # a step that takes less in a trial tells little: part of it is the same for any size
@@ -86,166 +81,84 @@ class Cost:
     unknown: str = "not known"
 
 
-def amounts_of(
-    recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_gpu: bool = False
-) -> Amounts:
-    """Return `corpus`, which holds the sizes up to `dimensions`, with what follows from them filled in.
-
-    The same formulas serve the corpus and the trials, so a formula that is off by a factor leaves the estimate as it is.
-    """
-    method, compose = method_of(recipe), recipe.compose
-    drawn, limit = draws(compose) or math.inf, sequence_limit(compose) or math.inf
-    sequence_chars = recipe.sequence_tokens * chars_per_token
-    mean_chars = max(
-        1.0, corpus.kept_chars / max(1.0, corpus.kept_documents)
-    )  # of a document
-    vectors, queries, neighbours, embedded = (
-        corpus.kept_documents,
-        0.0,
-        0.0,
-        corpus.chunks,
-    )
-    if isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
-        declared = method.neighbours(
-            recipe.options
-        )  # None: as many as fill a sequence several times
-        filling = (
-            4
-            * keys.document_chars(recipe.sequence_tokens, chars_per_token)
-            / mean_chars
-        )
-        neighbours = math.ceil(filling) if declared is None else declared
-        queries = min(
-            drawn if method.searches == "sampled documents" else math.inf,
-            corpus.kept_documents,
-        )
-    if method.layout == Layout.EXTENDED:
-        most = corpus.eligible
-        meta_chunks = corpus.meta_chunks / max(1.0, corpus.eligible)  # of a document
-        drawn = min(most, drawn)
-        queries, named = drawn * meta_chunks, min(drawn, limit)
-        # More are drafted than named, until enough are surely short enough; as if lengths fell off exponentially.
-        sure = -math.expm1(
-            -SURE_SHARE * sequence_chars / max(1.0, corpus.chunk_chars * meta_chunks)
-        )
-        drafts = min(drawn, named / max(1e-9, sure))
-        draft_chars = sequence_chars * compose.draft_factor
-    else:
-        is_repeating = (
-            Need.DOCUMENT_NEIGHBOURS in method.needs
-            and method.repeats_documents(recipe.options)
-        )
-        most = (
-            corpus.kept_documents
-            if is_repeating
-            else corpus.kept_chars / sequence_chars
-        )
-        drafts = min(most, drawn)
-        named = min(drafts, limit)
-        draft_chars = sequence_chars + mean_chars
-    is_shortlisted = False
-    if Need.CHUNK_NEIGHBOURS in method.needs:
-        vectors, neighbours = (
-            corpus.chunks,
-            candidates_of(compose, recipe.mine, chunk_chars=corpus.chunk_chars),
-        )
-        if is_shortlisted := recipe.mine.shortlist is not None:
-            sizes = {
-                "chunks": corpus.chunks,
-                "chunk_chars": corpus.chunk_chars,
-                "meta_documents": drafts,
-            }
-            wanted = queries + drafts * keys.shortlist_chunks(
-                compose, recipe.mine, **sizes
-            )
-            shortlisted = different(corpus.chunks, wanted)
-            embedded = shortlisted + CONTROL_SHARE * (corpus.chunks - shortlisted)
-    draft_chunks = min(corpus.chunks, draft_chars / max(1.0, corpus.chunk_chars))
-    sequences = most if compose.sequences == "all" else min(most, compose.sequences)
-    amounts = replace(
-        corpus,
-        vectors=vectors,
-        neighbours=neighbours,
-        embedded=embedded,
-        queries=queries,
-        drafts=drafts,
-        drafted_chunks=drafts * draft_chunks,
-        referenced_chunks=different(corpus.chunks, named * draft_chunks),
-        sequences=sequences,
-        tokens=sequences * recipe.sequence_tokens,
-    )
-    if is_shortlisted:
-        return amounts  # searched exactly
-    index = (
-        search_index.choose(amounts, has_gpu=has_gpu)[0]
-        if recipe.search.index == AUTO
-        else recipe.search.index
-    )
-    share = search_index.visited_share(amounts)
-    return (
-        replace(amounts, index=index, visited_share=share)
-        if index_kind(index).is_built
-        else amounts
-    )
-
-
-def different(among: float, drawn: float) -> float:
-    """Return the expected number of distinct items after drawing `drawn` times from `among`, with replacement."""
-    # Each is missed by all draws with a probability of (1 - 1 / among) ** drawn, nearly exp(-drawn / among).
-    return among * -math.expm1(-drawn / max(1.0, among))
-
-
 def costs(
     steps: Sequence[Step],
     amounts: Amounts,
     trial: Trial,
     rates: Mapping[str, Rate],
     *,
+    estimates: Mapping[str, Estimate],
     machines: Machines,
 ) -> dict[str, Cost]:
-    """Return what each step will take: at the rate it names where that is in `rates`, else as much a unit as in the trial."""
+    """Return what each step will take.
+
+    A step takes the rate that its estimate names where that is in `rates`, else as much
+    per unit of work as in the trial.
+    """
     cost_of: dict[str, Cost] = {}
     for step in steps:
-        estimate, took = step.estimate, trial.seconds.get(step.name)
+        estimate = estimates[step.name]
+        rate = rates.get(estimate.rate)
         on_gpus = machines.gpus > 0 and step.resources.gpu != "unused"
+        work = amounts.of(estimate.work)
         tasks = max(1, round(amounts.of(estimate.tasks)))
-        work, rate, start_s = amounts.of(estimate.work), rates.get(estimate.rate), 0.0
-        seconds: float | None = estimate.seconds * work
-        if rate is not None:
-            unit = rate.on_gpu if on_gpus else rate.seconds
-            start_s = rate.start_s(work / min(tasks, machines.workers)) if work else 0.0
-            seconds = 0.0 if not work else None if unit is None else unit * work
-            if estimate.task_s and seconds:
-                tasks = max(tasks, math.ceil(seconds / estimate.task_s))
-        elif (
-            estimate.rate == TRIED
-            and took is not None
-            and (tried := trial.amounts.of(estimate.work))
-        ):
-            is_telling = took > _TELLING_SECONDS or not estimate.seconds
-            seconds = work * (
-                took / tried if is_telling else min(took / tried, estimate.seconds)
-            )
-        unit_bytes, tried = estimate.bytes, trial.amounts.of(estimate.disk)
-        if tried and step.name in trial.bytes:
-            unit_bytes = trial.bytes[step.name] / tried
-        reads = (
-            sum(cost_of[one.name].disk_bytes for one in step.inputs)
-            if estimate.reads is None
-            else estimate.reads
+        start_s = 0.0
+        if rate is None:
+            unit_s: float | None = _tried_seconds(step.name, estimate, trial)
+        else:
+            unit_s = rate.on_gpu if on_gpus else rate.seconds
+        if rate is not None and work:
+            start_s = rate.start_s(work / min(tasks, machines.workers))
+        seconds = _times(unit_s, work)
+        if rate is not None and estimate.task_s and seconds:
+            tasks = max(tasks, math.ceil(seconds / estimate.task_s))
+        if estimate.reads is None:
+            read_bytes = sum(cost_of[before.name].disk_bytes for before in step.inputs)
+        else:
+            read_bytes = amounts.of(estimate.reads)
+        disk_bytes = _tried_bytes(step.name, estimate, trial) * amounts.of(
+            estimate.disk
         )
+
         cost_of[step.name] = Cost(
             seconds=seconds,
             start_s=start_s,
-            disk_bytes=unit_bytes * amounts.of(estimate.disk),
-            read_bytes=amounts.of(reads),
+            disk_bytes=disk_bytes,
+            read_bytes=read_bytes,
             memory_bytes=amounts.of(estimate.memory),
             tasks=tasks,
             on_gpus=on_gpus,
             at_once=step.resources.at_once,
-            unknown=rate.unknown if rate is not None else "",
+            unknown="" if rate is None else rate.unknown,
         )
     return cost_of
+
+
+def _times(unit_s: float | None, work: float) -> float | None:
+    if not work:
+        return 0.0
+    return None if unit_s is None else unit_s * work
+
+
+def _tried_seconds(step: str, estimate: Estimate, trial: Trial) -> float:
+    """Return the seconds per unit of work: measured in the trial, else declared."""
+    took = trial.seconds.get(step)
+    tried_work = trial.amounts.of(estimate.work)
+    if estimate.rate != TRIED or took is None or not tried_work:
+        return estimate.seconds
+    # A short trial is mostly start-up time, so it is only an upper bound.
+    is_telling = took > _TELLING_SECONDS or not estimate.seconds
+    if is_telling:
+        return took / tried_work
+    return min(took / tried_work, estimate.seconds)
+
+
+def _tried_bytes(step: str, estimate: Estimate, trial: Trial) -> float:
+    """Return the bytes that a step writes per unit: measured in the trial, else declared."""
+    tried_disk = trial.amounts.of(estimate.disk)
+    if not tried_disk or step not in trial.bytes:
+        return estimate.bytes
+    return trial.bytes[step] / tried_disk
 
 
 def total(

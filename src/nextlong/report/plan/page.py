@@ -31,7 +31,7 @@ from nextlong.corpus.ingest import allowing
 from nextlong.corpus.splits import shard_bytes_of, whole_files
 from nextlong.engine import runner
 from nextlong.engine.executor import memory_bytes
-from nextlong.engine.step import Amounts, Step
+from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, EncoderError, RunError
 from nextlong.methods.base import described, method_of
 from nextlong.reading.files import InputFile
@@ -39,21 +39,14 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.keys import EXACT, TYPICAL_CHARS_PER_TOKEN
 from nextlong.report import tables
 from nextlong.report.plan import costs as of_costs
-from nextlong.report.plan.costs import (
-    Cost,
-    Machines,
-    Rate,
-    Total,
-    amounts_of,
-    costs,
-    different,
-    total,
-)
+from nextlong.report.plan.amounts import Amounts, amounts_of, different
+from nextlong.report.plan.costs import Cost, Machines, Rate, Total, costs, total
+from nextlong.report.plan.estimates import estimates_of
+from nextlong.report.plan.search_estimates import read_bytes
 from nextlong.report.plan.trial import CorpusSample, Measured, measure, sample
 from nextlong.retrieval import index as search_index
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.indexes.base import index_kind
-from nextlong.retrieval.mine import read_bytes
 from nextlong.retrieval.sample import none_long_enough
 from nextlong.runs import warnings
 from nextlong.schemas import Layout
@@ -294,6 +287,7 @@ def costs_on(
         kind_of(recipe.encoder).shape(recipe.encoder),
         [],
     )
+    estimates = estimates_of(recipe, steps)
     for processes, gpus, head_s in places:
         own_bytes = (
             0.0 if recipe.executor == "serial" else of_costs.WORKER_BYTES * processes
@@ -332,7 +326,14 @@ def costs_on(
             (
                 machines,
                 amounts,
-                costs(steps, amounts, measured.trial, rates, machines=machines),
+                costs(
+                    steps,
+                    amounts,
+                    measured.trial,
+                    rates,
+                    estimates=estimates,
+                    machines=machines,
+                ),
             )
         )
     return on
@@ -565,9 +566,10 @@ def _warn_of_run(
         and amounts.queries
     ):
         has_gpu = search_index.has_gpu(recipe.search)
-        index, _ = search_index.choose(amounts, has_gpu=has_gpu)
+        index, _ = search_index.choose(amounts.search, has_gpu=has_gpu)
         exact_h, approximate_h = (
-            seconds / 3600 for seconds in search_index.seconds(amounts, has_gpu=has_gpu)
+            seconds / 3600
+            for seconds in search_index.seconds(amounts.search, has_gpu=has_gpu)
         )
         if index_kind(index).is_built:
             messages.append(

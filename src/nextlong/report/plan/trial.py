@@ -33,7 +33,7 @@ from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import kept_shares
 from nextlong.engine.executor import Call, Resources, SerialExecutor, resident_bytes
 from nextlong.engine.runner import find_done, run_steps
-from nextlong.engine.step import TRIED, Amounts, Artifacts
+from nextlong.engine.step import Artifacts
 from nextlong.errors import CorpusError, NextlongError
 from nextlong.methods.base import method_of
 from nextlong.methods.keywords import Keywords
@@ -45,7 +45,8 @@ from nextlong.recipe.keys import (
     TYPICAL_CHARS_PER_TOKEN,
     checked_chars,
 )
-from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial, amounts_of
+from nextlong.report.plan.amounts import Amounts, amounts_of
+from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.shortfall import has_gaps
@@ -374,7 +375,7 @@ def recipe_for(
         }
     if plain["export"].get("megatron_eod") is not None:
         plain["export"] |= {"megatron_eod": END_OF_TEXT}
-    if kind_of(recipe.encoder).rate != TRIED:
+    if not kind_of(recipe.encoder).is_tried:
         plain["encoder"] |= {"model": Encoder().model}
     if isinstance(
         recipe.options, Keywords

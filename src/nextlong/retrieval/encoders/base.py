@@ -22,7 +22,7 @@ from nextlong import recipe
 from nextlong.artifacts.finished import CorpusFiles, ExecutionResult
 from nextlong.engine import store
 from nextlong.engine.executor import Resources
-from nextlong.engine.step import Estimate, Task, TaskResult
+from nextlong.engine.step import Task, TaskResult
 from nextlong.errors import EncoderError
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
@@ -109,7 +109,8 @@ class EncoderKind(ABC):
         None  # a required module, and the extra of nextlong that installs it
     )
     preload: tuple[str, ...] = ()  # modules that a worker imports when it starts
-    rate: str = "encoder"  # the measured rate that plans use (`engine/step.py`)
+    # Whether the trial of a plan runs it; `measure` tells the rate of any other.
+    is_tried: bool = False
     cure: str  # how messages suggest to fix wrong vectors
     result: type[TaskResult] = TaskResult  # of the preparation
     version: int = (
@@ -161,10 +162,6 @@ class EncoderKind(ABC):
     def shape(self, config: recipe.Encoder) -> Shape | None:
         """Return the shape of a transformer, for plans; None if it is unknown or the encoder is none."""
         return None
-
-    def estimate(self, config: recipe.Encoder) -> Estimate:
-        """Return the estimated time, disk and memory of the preparation; nothing by default."""
-        return Estimate(work=1, seconds=0.0, rate="")
 
 
 def unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -9,7 +9,6 @@ Martinsson and Tropp (2011). A single thread gives the same bits on every run, w
 
 from __future__ import annotations
 
-import math
 import sys
 import unicodedata
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from pydantic import Field, JsonValue
 from nextlong import recipe
 from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.lookup import count_chunks, runs_within, sample_texts
-from nextlong.engine.step import TRIED, Amounts, Estimate, Task, TaskResult
+from nextlong.engine.step import Task, TaskResult
 from nextlong.recipe.keys import Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, Prepared, unit_or_drawn
 from nextlong.rng import rng_for
@@ -41,8 +40,6 @@ _OVERSAMPLING: Final = 16
 # float32 noise: singular values below this share of the first, and shorter projections, are meaningless.
 _NEGLIGIBLE: Final = 1e-5
 _GRAM_ROWS: Final = 4096
-_TERM_GROWTH: Final = 0.6  # Heaps' law: distinct terms grow as text ** 0.6
-_TERMS_OF_A_CHUNK: Final = 150  # the constant of that law for English
 
 
 class FitResult(TaskResult):
@@ -378,7 +375,7 @@ class _LsaKind(EncoderKind):
     version = 2
     needs_fit = True
     preload = ("nextlong.retrieval.encoders.lsa",)
-    rate = TRIED
+    is_tried = True
     cure = "this is a bug in nextlong; please report it"
     result = FitResult
 
@@ -400,24 +397,6 @@ class _LsaKind(EncoderKind):
 
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
         return {"seed": seed}
-
-    def estimate(self, config: recipe.Encoder) -> Estimate:
-        options = config.options_as(LsaOptions)
-
-        def sample(amounts: Amounts) -> float:
-            return min(amounts.chunks, options.fit_chunks)
-
-        def disk(amounts: Amounts) -> float:
-            terms = _TERMS_OF_A_CHUNK * math.pow(sample(amounts), _TERM_GROWTH)
-            return min(float(options.max_terms), terms) * (amounts.dimensions + 4)
-
-        return Estimate(
-            work=sample,
-            seconds=6e-4,
-            disk=disk,
-            bytes=4.0,
-            memory=lambda amounts: 12e3 * sample(amounts),
-        )
 
 
 ENCODER = _LsaKind()

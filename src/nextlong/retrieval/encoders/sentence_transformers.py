@@ -30,7 +30,7 @@ from nextlong import recipe
 from nextlong.artifacts.finished import CorpusFiles, ExecutionResult
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
 from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
-from nextlong.engine.step import Estimate, Task
+from nextlong.engine.step import Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
 from nextlong.retrieval import batches
@@ -516,9 +516,6 @@ class _SentenceTransformersKind(EncoderKind):
             )
         except (OSError, ValueError, KeyError, TypeError):
             return _SHAPES.get(config.name)
-
-    def estimate(self, config: recipe.Encoder) -> Estimate:
-        return Estimate(work=1, seconds=20.0, rate="")
 
 
 ENCODER = _SentenceTransformersKind()

@@ -30,7 +30,7 @@ from nextlong.artifacts.lookup import (
     read_chunks,
     runs_within,
 )
-from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard
+from nextlong.engine.step import Artifacts, Step, Task, TaskResult, each_shard
 from nextlong.rng import keyed_hash, threshold_for
 
 U64 = NDArray[np.uint64]
@@ -164,7 +164,7 @@ SHINGLE_WORDS: Final = 3
 _LEAST_WORDS: Final = (
     10  # a shorter text has no shingles, and repeats only a text with the same words
 )
-_SAMPLED_CHARS: Final = (
+SAMPLED_CHARS: Final = (
     48_000_000  # of text to measure rarity on: about two shingles a slot
 )
 _FULL_WEIGHT: Final = 1024  # common runs weigh 1 at least, so a chunk of only boilerplate repeats the same boilerplate
@@ -389,10 +389,7 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
         documents=(ingest, ".documents.arrow"),
         chunks=(chunk, ".chunks.arrow"),
     )
-    estimate = Estimate(
-        work="kept_chars", seconds=2e-8, disk="kept_chars", bytes=0.66, tasks="shards"
-    )
-    return Step("shingles", 3, {}, (ingest, chunk), tasks, estimate=estimate)
+    return Step("shingles", 3, {}, (ingest, chunk), tasks)
 
 
 def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Step:
@@ -402,7 +399,7 @@ def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Ste
         chunked, hashes = chunks_of(done), done["ingest"].files(".hashes.npy")
         share = min(
             1.0,
-            _SAMPLED_CHARS
+            SAMPLED_CHARS
             / max(1, sum(shard.chars for shard in chunked.results(ChunkResult))),
         )
         weigh = partial(
@@ -410,23 +407,8 @@ def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Ste
         )
         return [partial(weigh, chunks=chunked.files(".chunks.arrow"), hashes=hashes)]
 
-    config = {"sampled_chars": _SAMPLED_CHARS, "seed": seed}
-    estimate = Estimate(
-        # Reading the sampled text, and about 20 ns for each chunk of all shards, to find the sampled documents.
-        work=lambda amounts: (
-            min(amounts.kept_chars, _SAMPLED_CHARS) + 3 * amounts.chunks
-        ),
-        seconds=6e-9,
-        disk=1,
-        bytes=8.4e6,
-        # The shingles of the sample, the tables of all chunks, and the content hashes of all documents.
-        reads=lambda amounts: (
-            _SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents
-        ),
-    )
-    return Step(
-        "weights", 3, config, (ingest, chunk, shingles), tasks, estimate=estimate
-    )
+    config = {"sampled_chars": SAMPLED_CHARS, "seed": seed}
+    return Step("weights", 3, config, (ingest, chunk, shingles), tasks)
 
 
 def shingle_store(done: Artifacts) -> ShingleStore:
