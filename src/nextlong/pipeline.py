@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -51,7 +51,9 @@ from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_array_job, run_steps, steps_before
 from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.export import steps as export_steps
-from nextlong.methods.base import Need, method_of
+from nextlong.methods.base import ChunkMethod, DocumentMethod, Need, method_of
+from nextlong.methods.documents import drafting_steps
+from nextlong.plugins import METHODS
 from nextlong.reading import listing
 from nextlong.reading.files import InputFile
 from nextlong.recipe import Recipe
@@ -175,9 +177,7 @@ def route(
         seed=recipe.seed,
         megatron_eod=recipe.export.megatron_eod,
     )
-    drafting = method_of(recipe).steps(
-        recipe, ingest, chunk, tokenizer, attempt=attempt
-    )
+    drafting = _drafting_steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafting[-1]
     referenced = referenced_chunks_step(
         chunk, draft, limit=sequence_limit(recipe.compose, attempt)
@@ -200,6 +200,17 @@ def route(
         sequences=recipe.compose.sequences,
     )
     return [*documents, tokenizer, *drafting, referenced, tokens, compose, *exporting]
+
+
+def _drafting_steps(
+    recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int
+) -> list[Step]:
+    """Return the steps of the recipe's method, from the chunks to the drafts."""
+    method = method_of(recipe)
+    if isinstance(method, DocumentMethod):
+        return drafting_steps(method, recipe, ingest, chunk, tokenizer, attempt=attempt)
+    chunk_method: ChunkMethod[Any] = METHODS.load(method.name, ChunkMethod)
+    return chunk_method.steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
 
 
 def _cleaned_chunks(steps_by_name: Mapping[str, Step]) -> Step:

@@ -14,12 +14,12 @@ from larger_cases import thorough
 from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours, method_of
 from nextlong.methods.documents import (
     Part,
-    Vectors,
     _assign_clusters,
     _parts_of_clusters,
     _train_clusters,
     parts_of,
 )
+from nextlong.methods.vectors import Vectors
 from nextlong.report import summary
 from nextlong.runs.card import Exported
 from nextlong.schemas import META_DOCUMENTS, SHARD_BITS

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nextlong.methods import splice
 from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours
-from nextlong.methods.documents import Vectors
+from nextlong.methods.vectors import Vectors
 from nextlong.rng import shuffled
 
 #       0      1      2      3      4      5      6

@@ -1,8 +1,10 @@
-"""The contract of a method: its options and needs, its input (`CorpusArrays`) and its output (`Draft`s).
+"""The contract of a method: its options and needs, its input and its output.
 
-`DocumentMethod` implements all of `Method` except `draft`, for methods that concatenate documents or parts of them. Code
-outside this folder asks a method for its layout and its needs and never checks its name, so a method can be added as one
-file, or by another package (entry point `nextlong.methods`).
+A `DocumentMethod` concatenates documents or parts of them: from `CorpusArrays` it returns
+`Draft`s, and `documents.py` builds the steps that it needs. A `ChunkMethod` builds its own
+steps. Code outside this folder asks a method for its layout and its needs and never checks
+its name, so a method can be added as one file, or by another package (entry point
+`nextlong.methods`).
 """
 
 from __future__ import annotations
@@ -11,20 +13,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.engine.step import Step
+from nextlong.methods.vectors import Vectors
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
 from nextlong.schemas import Layout
 from nextlong.text import Json
-
-if TYPE_CHECKING:
-    from nextlong.methods.documents import Vectors
 
 _OptionsT = TypeVar("_OptionsT", bound=Section)
 
@@ -47,40 +47,56 @@ class Citation:
     key: str
     title: str
     authors: str
-    arxiv: str  # its first two digits are the year
+    # Its first two digits are the year.
+    arxiv: str
 
     def bibtex(self) -> str:
         """Return the entry of a bibliography."""
-        return (
-            f"@article{{{self.key},\n  title = {{{{{self.title}}}}},\n  author = {{{self.authors}}},\n"
-            f"  journal = {{arXiv preprint arXiv:{self.arxiv}}},\n  year = {{20{self.arxiv[:2]}}}\n}}"
-        )
+        lines = [
+            f"@article{{{self.key},",
+            f"  title = {{{{{self.title}}}}},",
+            f"  author = {{{self.authors}}},",
+            f"  journal = {{arXiv preprint arXiv:{self.arxiv}}},",
+            f"  year = {{20{self.arxiv[:2]}}}",
+            "}",
+        ]
+        return "\n".join(lines)
 
 
 NEXTLONG: Final = Citation(
-    "gao2025nextlong",
-    "NExtLong: Toward Effective Long-Context Training without Long Documents",
-    "Gao, Chaochen and Wu, Xing and Lin, Zijia and Zhang, Debing and Hu, Songlin",
-    "2501.12766",
+    key="gao2025nextlong",
+    title="NExtLong: Toward Effective Long-Context Training without Long Documents",
+    authors="Gao, Chaochen and Wu, Xing and Lin, Zijia and Zhang, Debing and Hu, Songlin",
+    arxiv="2501.12766",
 )
 
 
 class Method(ABC, Generic[_OptionsT]):
     """A method decides which documents make up a sequence, and in which order."""
 
-    name: str  # the value of `compose.method` and the name of the method's section of the recipe
-    Options: type[Section] = Section  # the model of that section
+    # The value of `compose.method`, and the name of the method's section of the recipe.
+    name: str
+    # The model of that section.
+    Options: type[Section] = Section
     layout: Layout = Layout.CONCATENATED
     needs: frozenset[Need] = frozenset()
-    scores: str = ""  # for reports: to what the score of a span is the cosine; empty if there are no scores
-    citation: Citation | None = None  # the paper of the method, for the data card
+    # For reports: to what the score of a span is the cosine; empty if there are no scores.
+    scores: str = ""
+    # The paper of the method, for the data card.
+    citation: Citation | None = None
 
     def describe(self, options: _OptionsT) -> str:
-        """Return the name of the method in reports, with anything that readers of the data must know."""
+        """Return the name of the method in reports.
+
+        With anything that readers of the data must know.
+        """
         return self.name
 
     def repeats_documents(self, options: _OptionsT) -> bool:
-        """Return whether a document (for extended sequences: a meta-document) may be in several sequences."""
+        """Return whether a document may be in several sequences.
+
+        For extended sequences: a meta-document.
+        """
         return False
 
     def promises(self, options: _OptionsT) -> Json:
@@ -90,6 +106,10 @@ class Method(ABC, Generic[_OptionsT]):
             "layout": self.layout.value,
             "repeats_documents": self.repeats_documents(options),
         }
+
+
+class ChunkMethod(Method[_OptionsT]):
+    """A method that chooses single chunks, by steps of its own."""
 
     @abstractmethod
     def steps(
@@ -101,11 +121,17 @@ class Method(ABC, Generic[_OptionsT]):
         *,
         attempt: int,
     ) -> list[Step]:
-        """Return the steps from the chunks to the drafts; the last one drafts. Each `attempt`, from 0, gives more drafts."""
+        """Return the steps from the chunks to the drafts; the last one drafts.
+
+        Each `attempt`, from 0, gives more drafts.
+        """
 
 
 def method_of(recipe: Recipe) -> Method[Any]:
-    """Return the method of the recipe. Raises PluginError if another package registered something else under its name."""
+    """Return the method of the recipe.
+
+    Raises PluginError if another package registered something else under its name.
+    """
     return METHODS.load(recipe.compose.method, Method)
 
 
@@ -116,7 +142,10 @@ def described(recipe: Recipe) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Neighbours:
-    """The nearest documents of some documents, nearest first: `documents[offsets[i]:offsets[i + 1]]` for `queries[i]`."""
+    """The nearest documents of some documents, nearest first.
+
+    Those of `queries[i]` are `documents[offsets[i] : offsets[i + 1]]`.
+    """
 
     queries: NDArray[np.int64]  # (q,) positions among all documents, as are `documents`
     offsets: NDArray[np.int64]  # (q + 1,)
@@ -124,63 +153,69 @@ class Neighbours:
     cosines: NDArray[np.float32]  # (m,) descending within a query
 
     def table(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return neighbours and cosines as rows of equal length, shape (q, k), padded with -1."""
+        """Return neighbours and cosines, (q, k) each: rows padded with -1."""
         counts = np.diff(self.offsets)
-        shape = (len(counts), int(counts.max(initial=0)))
-        documents, cosines = (
-            np.full(shape, -1, np.int64),
-            np.full(shape, -1.0, np.float32),
-        )
-        filled = np.arange(shape[1]) < counts[:, None]
-        documents[filled], cosines[filled] = self.documents, self.cosines
+        width = int(counts.max(initial=0))
+        documents = np.full((len(counts), width), -1, np.int64)
+        cosines = np.full((len(counts), width), -1.0, np.float32)
+        is_filled = np.arange(width) < counts[:, None]
+        documents[is_filled] = self.documents
+        cosines[is_filled] = self.cosines
         return documents, cosines
 
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusArrays:
-    """All n documents of the corpus that have chunks, and what the method needs about them."""
+    """All n documents of the corpus that have chunks, and what the method needs of them."""
 
-    content_hashes: NDArray[
-        np.uint64
-    ]  # (n,) keys for sampling, so that file order and shards do not matter
-    tokens: NDArray[
-        np.int64
-    ]  # (n,) including the separators within and after the document
-    chunk_offsets: NDArray[np.int64]  # (n + 1,) into chunk_tokens
-    chunk_tokens: NDArray[np.int64]  # (chunks,)
+    # (n,) keys for sampling, so that file order and shards do not matter.
+    content_hashes: NDArray[np.uint64]
+    # (n,) including the separators within and after the document.
+    tokens: NDArray[np.int64]
+    # (n + 1,) into chunk_tokens.
+    chunk_offsets: NDArray[np.int64]
+    # (chunks,)
+    chunk_tokens: NDArray[np.int64]
     neighbours: Neighbours | None = None
     vectors: Vectors | None = None
-    keywords: pa.ChunkedArray | None = (
-        None  # list<uint64> (n,), memory-mapped: hashes of words
-    )
+    # list<uint64> (n,), memory-mapped: hashes of words.
+    keywords: pa.ChunkedArray | None = None
 
 
 class Draft(NamedTuple):
     """One sequence: documents in reading order; composing truncates it at T."""
 
-    # (r,) positions; an interleaved draft names a document once for each of its parts, in order
+    # (r,) positions; an interleaved draft names a document once for each of its parts, in
+    # order.
     documents: NDArray[np.int64]
-    scores: NDArray[np.float32] | None = None  # (r,) cosines, NaN or None for none
-    chunks: NDArray[np.int64] | None = (
-        None  # (r,) the number of chunks of each part; None: whole documents
-    )
+    # (r,) cosines, NaN or None for none.
+    scores: NDArray[np.float32] | None = None
+    # (r,) the number of chunks of each part; None: whole documents.
+    chunks: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drafted:
-    """Drafts in the order in which they are used, and counts of what the method filtered out (None: it does not filter)."""
+    """Drafts in the order in which they are used, and what the method filtered out.
+
+    The counts are None for a method that does not filter.
+    """
 
     drafts: Sequence[Draft] = ()
-    starved: int = 0  # drafts abandoned because neighbours ran out before T
-    near_duplicates: int | None = None  # documents filtered out as near-duplicates
-    unshared_keywords: int | None = (
-        None  # documents that share no keyword with another document
-    )
+    # Drafts abandoned because neighbours ran out before T.
+    starved: int = 0
+    # Documents filtered out as near-duplicates.
+    near_duplicates: int | None = None
+    # Documents that share no keyword with another document.
+    unshared_keywords: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DraftRequest:
-    """The number of drafts (None: as many as possible) and their least number of tokens."""
+    """The drafts to make (`sequences` None: as many as possible), and their length.
+
+    A draft has `target_tokens` or more.
+    """
 
     target_tokens: int
     sequences: int | None
@@ -194,13 +229,18 @@ def stretches(
     enough: int,
     sequences: int | None = None,
 ) -> list[NDArray[np.int64]]:
-    """Cut `order`, positions into `tokens`, into consecutive pieces that just reach `enough` tokens; at most `sequences`."""
+    """Cut `order` into consecutive pieces that just reach `enough` tokens.
+
+    `order` has positions in `tokens`; there are at most `sequences` pieces.
+    """
+    # (len(order) + 1,): the tokens before each position.
     filled = np.concatenate([[0], np.cumsum(tokens[order])])
     pieces: list[NDArray[np.int64]] = []
     first = 0
     while sequences is None or len(pieces) < sequences:
         last = int(np.searchsorted(filled, filled[first] + enough))
-        if last == len(filled):  # the remaining documents do not reach `enough`
+        # The remaining documents do not reach `enough`.
+        if last == len(filled):
             break
         pieces.append(order[first:last])
         first = last
@@ -210,35 +250,24 @@ def stretches(
 class DocumentMethod(Method[_OptionsT]):
     """A method that concatenates documents or parts of them; it only implements `draft`."""
 
-    searches: Literal["all documents", "sampled documents"] = (
-        "all documents"  # the documents whose neighbours it needs
-    )
-    version: int = (
-        1  # raise it whenever the same documents and options give other drafts
-    )
+    # The documents whose neighbours it needs.
+    searches: Literal["all documents", "sampled documents"] = "all documents"
+    # Raise it whenever the same documents and options give other drafts.
+    version: int = 1
 
     def neighbours(self, options: _OptionsT) -> int | None:
-        """Return the number of neighbours that each searched document needs; None: as many as fill a sequence."""
+        """Return the number of neighbours that each searched document needs.
+
+        None: as many as fill a sequence.
+        """
         return None
 
     @abstractmethod
     def draft(
         self, documents: CorpusArrays, options: _OptionsT, request: DraftRequest
     ) -> Drafted:
-        """Return the sequences; sample by content hashes (`nextlong.rng`), so that file order and shards do not matter."""
+        """Return the sequences.
 
-    def steps(
-        self,
-        recipe: Recipe,
-        ingest: Step,
-        chunk: Step,
-        tokenizer: Step,
-        *,
-        attempt: int,
-    ) -> list[Step]:
-        """Return the steps that compute what the method needs, and the step that drafts."""
-        from nextlong.methods.documents import (
-            document_steps,
-        )  # not imported just to read a recipe
-
-        return document_steps(self, recipe, ingest, chunk, tokenizer, attempt=attempt)
+        Sample by content hashes (`nextlong.rng`), so that file order and shards do not
+        matter.
+        """

@@ -51,6 +51,7 @@ from nextlong.methods.base import (
     Neighbours,
 )
 from nextlong.methods.keywords import keywords_step, read_keywords
+from nextlong.methods.vectors import Vectors
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.keys import (
@@ -87,7 +88,7 @@ SAMPLE_PER_CLUSTER = 256  # vectors to train a cluster on
 ITERATIONS = 10
 
 
-def document_steps(
+def drafting_steps(
     method: DocumentMethod[Any],
     recipe: Recipe,
     ingest: Step,
@@ -284,36 +285,6 @@ def separator_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     )
     follows: NDArray[np.bool_] = table["separator"] & ~np.append(goes_on, False)
     return follows
-
-
-class Vectors:
-    """The unit vectors of n documents, float16 files of one shard each, read block by block."""
-
-    def __init__(self, paths: Sequence[Path], members: NDArray[np.int64]) -> None:
-        """Open the files; `members`, (n,) ascending, are the rows of the documents in the concatenation of all files."""
-        self._shards, self._members = VectorShards(paths), members
-
-    def nearest(
-        self, document: int, k: int, among: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return at most `k` of the documents marked in `among`, (n,), and their cosines, nearest first, by exact search."""
-        query = self._rows(np.array([document]))[0]
-        searched = np.flatnonzero(among)
-        nearest, cosines = np.empty(0, np.int64), np.empty(0, np.float32)
-        for first in range(0, len(searched), HELD_VECTORS):
-            block = searched[first : first + HELD_VECTORS]
-            nearest, cosines = (
-                np.append(nearest, block),
-                np.append(cosines, self._rows(block) @ query),
-            )
-            best = np.argsort(-cosines, kind="stable")[:k]
-            nearest, cosines = nearest[best], cosines[best]
-        return nearest, cosines
-
-    def _rows(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
-        return self._shards.take(self._shards.ids_at(self._members[documents])).astype(
-            np.float32
-        )
 
 
 def _draft_documents(

@@ -1,18 +1,22 @@
-"""NExtLong: the chunks of a document, separated by the most similar chunks of other documents (arXiv 2501.12766).
+"""NExtLong: the chunks of a document, separated by similar chunks of other documents.
 
+The negatives are the chunks of other documents that are most similar (arXiv 2501.12766).
 This module holds what other code needs to read a recipe; `extend.py` drafts.
 """
 
 from __future__ import annotations
 
 from nextlong.engine.step import Step
-from nextlong.methods.base import Method, Need
+from nextlong.methods.base import ChunkMethod, Need
 from nextlong.recipe import Recipe, Section
 from nextlong.schemas import Layout
 
 
-class _Nextlong(Method[Section]):
-    """Negative Document Extension; its options are the sections `mine` and `compose` of the recipe."""
+class _Nextlong(ChunkMethod[Section]):
+    """Negative Document Extension.
+
+    Its options are the sections `mine` and `compose` of the recipe.
+    """
 
     name = "nextlong"
     layout = Layout.EXTENDED
@@ -28,9 +32,8 @@ class _Nextlong(Method[Section]):
         *,
         attempt: int,
     ) -> list[Step]:
-        from nextlong.methods.extend import (
-            extension_steps,
-        )  # not imported just to read a recipe
+        # Not imported just to read a recipe.
+        from nextlong.methods.extend import extension_steps
 
         return extension_steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
 
