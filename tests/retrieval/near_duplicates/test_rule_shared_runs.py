@@ -49,7 +49,7 @@ def test_a_run_has_a_kind_if_another_text_has_it_and_each_run_its_own(texts):
 @given(TEXTS)
 def test_the_holders_of_a_kind_are_the_texts_that_have_it_once_each(texts):
     shared = of(texts)
-    assert shared.held[0] == 0
+    assert shared.counts[0] == 0
     for run, kind in zip(
         [run for text in texts for run in text], shared.kinds.tolist(), strict=True
     ):
