@@ -474,7 +474,7 @@ def compiled(machine: Machine, sizes: Json) -> Json:
 def measure_search(machine: Machine) -> None:
     """Report exact search of 1 M vectors: ids against the CPU's, and where time goes."""
     from nextlong.retrieval.indexes.base import VectorShards
-    from nextlong.retrieval.indexes.exact import Exact
+    from nextlong.retrieval.indexes.exact_cpu import Exact
     from nextlong.retrieval.indexes.exact_gpu import ExactTorch
 
     shards, rows = 8, machine.size(1 << 17, 512)

@@ -6,7 +6,7 @@ Out: three Markdown tables. Everything runs on one core, in turn, `--repeats` ti
      the repeats, so that a busy machine shows less.
 
 *stream* reads the vectors and makes them float32, by blocks; *products* multiplies each block with all queries, too; *exact*
-is `nextlong.retrieval.indexes.exact`; *FAISS* is `faiss.knn` on the same blocks, merged on `faiss.ResultHeap`. Clusters are
+is `nextlong.retrieval.indexes.exact_cpu`; *FAISS* is `faiss.knn` on the same blocks, merged on `faiss.ResultHeap`. Clusters are
 trained on 40 vectors each, by as many rounds of k-means. Recall is measured against exact search, as tuning measures it.
 *Peak* is the largest resident memory (VmHWM) while an index is built, tuned and searched by this one process, with all that
 is memory-mapped meanwhile.
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from nextlong.engine.executor import peak_from_now
-from nextlong.retrieval.indexes import exact, ivf, kmeans
+from nextlong.retrieval.indexes import exact_cpu, ivf, kmeans
 from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
 from nextlong.retrieval.indexes.ivf import TuneResult
 
@@ -159,7 +159,7 @@ def _compare_exact(paths: Sequence[Path], options: argparse.Namespace) -> None:
     programs: dict[str, Callable[[], Any]] = {
         "stream": lambda: _stream(paths, None),
         "stream and products": lambda: _stream(paths, queries),
-        "exact": lambda: exact.Exact(VectorShards(paths)).search(
+        "exact": lambda: exact_cpu.Exact(VectorShards(paths)).search(
             queries, k, exclude=exclude
         ),
         "FAISS": lambda: _faiss(paths, queries, k + 1),
@@ -190,9 +190,9 @@ def _stream(paths: Sequence[Path], queries: NDArray[np.float32] | None) -> None:
     scores = (
         None
         if queries is None
-        else np.empty((len(queries), exact._BLOCK_ROWS), np.float32)
+        else np.empty((len(queries), exact_cpu._BLOCK_ROWS), np.float32)
     )
-    for _, block in VectorShards(paths).blocks(exact._BLOCK_ROWS):
+    for _, block in VectorShards(paths).blocks(exact_cpu._BLOCK_ROWS):
         if queries is not None and scores is not None:
             np.matmul(queries, block.T, out=scores[:, : len(block)])
 
@@ -277,7 +277,7 @@ def _compare_indexes(
     base = {
         k: _seconds(
             partial(
-                exact.Exact(VectorShards(paths)).search,
+                exact_cpu.Exact(VectorShards(paths)).search,
                 queries[some],
                 k,
                 exclude=exclude[some],

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.retrieval.indexes import exact
+from nextlong.retrieval.indexes import best, exact, exact_cpu
 from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
 from stored_vectors import brute_force, clustered_rows, packed, save_shards, unit_rows
 
@@ -30,9 +30,11 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("block_rows", [7, 16, 1000])
 @pytest.mark.parametrize("k", [1, 5, 30, 500])
 def test_exact_is_brute_force(tmp_path, monkeypatch, block_rows, k):
-    monkeypatch.setattr(exact, "_BLOCK_ROWS", block_rows)
-    monkeypatch.setattr(exact, "_SCORES", 50)  # a few columns at a time
-    monkeypatch.setattr(exact, "_HELD", 3 * exact.cells(k))  # three queries at a time
+    monkeypatch.setattr(exact_cpu, "_BLOCK_ROWS", block_rows)
+    monkeypatch.setattr(exact_cpu, "_SCORES", 50)  # a few columns at a time
+    monkeypatch.setattr(
+        exact_cpu, "_CELLS_AT_ONCE", 3 * best.cells(k)
+    )  # three queries at a time
     sizes = (20, 0, 33, 5)
     shards = [unit_rows(size, seed=size) for size in sizes]
     ids, vectors = packed(sizes), np.concatenate(shards)
@@ -99,11 +101,11 @@ def test_equal_and_nearly_equal_vectors_are_told_apart(
     ids, vectors = packed(map(len, shards)), np.concatenate(shards)
     exclude = np.stack([ids[:6], ids[:6] + 2], axis=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(exact, "_BLOCK_ROWS", block_rows)
-        patch.setattr(exact, "_TIES", ties)
-        patch.setattr(exact, "_LEAST_ROOM", least_room)
-        patch.setattr(exact, "_LEAST_SAMPLE", sampled)
-        patch.setattr(exact, "_WORTH_SAMPLING", 1)
+        patch.setattr(exact_cpu, "_BLOCK_ROWS", block_rows)
+        patch.setattr(best, "_TIES", ties)
+        patch.setattr(best, "_MIN_ROOM", least_room)
+        patch.setattr(exact_cpu, "_MIN_SAMPLE", sampled)
+        patch.setattr(exact_cpu, "_WORTH_SAMPLING", 1)
         paths = save_shards(tmp_path_factory.mktemp("vectors"), *shards)
         found = found_by(paths, vectors[:6], k=k, exclude=exclude)
     assert_same(found, brute_force(vectors[:6], vectors, ids, k=k, exclude=exclude))
@@ -132,9 +134,9 @@ def test_equal_cosines_stand_in_the_order_of_their_ids(tmp_path):
 def test_a_guess_of_the_kth_best_changes_nothing_right_or_wrong(
     tmp_path, monkeypatch, period, k
 ):
-    monkeypatch.setattr(exact, "_LEAST_SAMPLE", 64)
+    monkeypatch.setattr(exact_cpu, "_MIN_SAMPLE", 64)
     monkeypatch.setattr(
-        exact, "_SCORES", 320
+        exact_cpu, "_SCORES", 320
     )  # five queries, and 16 columns, at a time
     passes = []
     walk = VectorShards.blocks

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nextlong.retrieval.indexes import exact
+from nextlong.retrieval.indexes import exact, exact_cpu
 from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
 from stored_vectors import clustered_rows, packed, save_shards
 
@@ -50,7 +50,7 @@ def test_torch_finds_what_the_processor_finds(
     found = exact_gpu.ExactTorch(VectorShards(paths)).search(
         queries, k, exclude=exclude
     )
-    expected = exact.Exact(VectorShards(paths)).search(queries, k, exclude=exclude)
+    expected = exact_cpu.Exact(VectorShards(paths)).search(queries, k, exclude=exclude)
     assert_same(found, list(zip(*expected, strict=True)))
 
 
@@ -74,7 +74,7 @@ def test_a_device_never_holds_many_candidates_for_queries_with_many_copies(
     found = exact_gpu.ExactTorch(VectorShards(paths)).search(
         queries, 20, exclude=exclude
     )
-    expected = exact.Exact(VectorShards(paths)).search(queries, 20, exclude=exclude)
+    expected = exact_cpu.Exact(VectorShards(paths)).search(queries, 20, exclude=exclude)
     assert_same(found, list(zip(*expected, strict=True)))
     assert all(count <= most for count, queries in candidates if queries > 1)
 
@@ -90,12 +90,12 @@ def test_torch_finds_what_the_processor_finds_in_a_block_above_a_bound(
     exclude = np.stack([ids[some], ids[some] + 4], axis=1)
     options = {
         "exclude": exclude,
-        "least_Q": np.linspace(-1, 0.9, len(some)).astype(np.float32),
+        "min_scores_Q": np.linspace(-1, 0.9, len(some)).astype(np.float32),
     }
     queries = vectors[some].astype(np.float32)
     found, expected = (
         kind(VectorShards(paths, block)).search(queries, 50, **options)
-        for kind in (exact_gpu.ExactTorch, exact.Exact)
+        for kind in (exact_gpu.ExactTorch, exact_cpu.Exact)
     )
     assert_same(found, list(zip(*expected, strict=True)))
 

@@ -13,7 +13,7 @@ from ivf_built import built, recalls_of, tuned
 from larger_cases import thorough
 from nextlong.retrieval.indexes import ivf
 from nextlong.retrieval.indexes.base import VectorShards
-from nextlong.retrieval.indexes.exact import Exact
+from nextlong.retrieval.indexes.exact_cpu import Exact
 from stored_vectors import brute_force, clustered_rows, packed, save_shards
 
 

@@ -1,8 +1,9 @@
-"""The contract of an index, the files that it is opened from, and the stored vectors that it reads.
+"""The contract of an index, its files, and the stored vectors that it reads.
 
-Mining needs only `search` and the recall that it guarantees, so any nearest-neighbour search fits: exact search compares
-every query with every vector, `ivf` only with the vectors in the nearest clusters. Recipes name an index `exact`, by a
-FAISS factory string, or as another package declares it.
+Mining needs only `search` and the recall that it guarantees, so any nearest-neighbour
+search fits: exact search compares every query with every vector, `ivf` only with the
+vectors in the nearest clusters. Recipes name an index `exact`, by a FAISS factory string,
+or as another package declares it.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ from nextlong import schemas
 from nextlong.artifacts.lookup import opened
 from nextlong.plugins import INDEXES
 
-Neighbours = tuple[
-    list[NDArray[np.int64]], list[NDArray[np.float32]]
-]  # of each query: ids, cosines
+# Of each query: ids, cosines.
+Neighbours = tuple[list[NDArray[np.int64]], list[NDArray[np.float32]]]
 
 
 class Index(Protocol):
@@ -31,21 +31,28 @@ class Index(Protocol):
 
     @property
     def recall(self) -> float:
-        """The mean share of a query's k nearest that a search returns; 1 for exact search."""
+        """The mean share of a query's k nearest that a search returns.
+
+        1 for exact search.
+        """
 
     def search(
         self, queries_QD: NDArray[np.float32], k: int, *, exclude: NDArray[np.int64]
     ) -> Neighbours:
-        """Return the ids and cosines of the `k` vectors nearest to each query, (Q, D), outside its range [first, last) of ids.
+        """Return the ids and cosines of the `k` vectors nearest to each query, (Q, D).
 
-        `exclude` has the ranges, shape (Q, 2). Descending by cosine, which is that of the stored vectors; equal cosines by id.
+        `exclude`, (Q, 2), has the range [first, last) of ids that a query excludes.
+        Descending by cosine, which is that of the stored vectors; equal cosines by id.
         Fewer than k only where no more are found.
         """
 
 
 @dataclass(frozen=True)
 class IndexFiles:
-    """The files that an index is opened from: the stored vectors, and the trained, filled and tuned index if there is one."""
+    """The files that an index is opened from.
+
+    They are the stored vectors, and the trained, filled and tuned index if there is one.
+    """
 
     index: str  # exact, or a FAISS factory string
     vectors: Sequence[Path]
@@ -57,61 +64,78 @@ class IndexFiles:
 
 
 class VectorShards:
-    """VECTORS of a corpus, one float16 array (rows, dim) a shard, memory-mapped each time one is read."""
+    """VECTORS of a corpus, one float16 array (rows, dim) per shard.
+
+    A shard is memory-mapped each time it is read, unless it was loaded.
+    """
 
     def __init__(
         self, paths: Sequence[Path], block: range | None = None, *, is_held: bool = True
     ) -> None:
-        """Search only the shards of `block` if it is given; they are loaded into memory unless `is_held` is false."""
+        """Search only the shards of `block` if it is given.
+
+        They are loaded into memory unless `is_held` is false.
+        """
         self._paths = paths
-        self._loaded = {
-            shard: np.load(paths[shard]) for shard in (block or () if is_held else ())
-        }
+        self._loaded = {}
+        if block is not None and is_held:
+            self._loaded = {shard: np.load(paths[shard]) for shard in block}
         self.numbers = range(len(paths)) if block is None else block
-        self.rows = [
-            self[shard].shape[0] for shard in self.numbers
-        ]  # of each searched shard
+        # Of each searched shard.
+        self.rows = [self[shard].shape[0] for shard in self.numbers]
 
     def __getitem__(self, shard: int) -> NDArray[np.float16]:
-        return (
-            self._loaded[shard] if shard in self._loaded else opened(self._paths[shard])
-        )
+        if shard in self._loaded:
+            return self._loaded[shard]
+        return opened(self._paths[shard])
 
     def take(self, ids: NDArray[np.int64]) -> NDArray[np.float16]:
         """Return the stored rows, shape (n, dim), of ascending ids, shape (n,)."""
-        shards, rows = schemas.shard_of(ids), schemas.row_of(ids)
+        if not len(ids):
+            return np.empty((0, 0), np.float16)
+        shards = schemas.shard_of(ids)
+        rows = schemas.row_of(ids)
         firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
-        pieces = [
-            self[int(shards[low])][rows[low:high]]
-            for low, high in pairwise([*firsts, len(ids)])
-        ]
-        return np.concatenate(pieces) if pieces else np.empty((0, 0), np.float16)
+        pieces = []
+        for first, last in pairwise([*firsts, len(ids)]):
+            shard = self[int(shards[first])]
+            pieces.append(shard[rows[first:last]])
+        return np.concatenate(pieces)
 
     def ids_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the ids of positions, shape (n,), in the concatenation of all searched shards."""
+        """Return the ids of positions, (n,), in the concatenated searched shards."""
         ends = np.cumsum(self.rows)
-        of_shards = np.searchsorted(ends, positions, side="right")
-        shards = np.asarray(self.numbers, np.int64)[of_shards]
-        return schemas.pack_ids(shards, positions - (ends - self.rows)[of_shards])
+        starts = ends - self.rows
+        which = np.searchsorted(ends, positions, side="right")
+        shards = np.asarray(self.numbers, np.int64)[which]
+        return schemas.pack_ids(shards, positions - starts[which])
 
     def blocks(
         self, rows: int
     ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Stream all vectors as float32 blocks, which may span shards, with their ids; a block is overwritten by the next."""
+        """Stream all vectors as float32 blocks, which may span shards, with their ids.
+
+        A block is overwritten by the next.
+        """
         ids: list[NDArray[np.int64]] = []
-        block_BD, filled = np.empty((0, 0), np.float32), 0
+        block_BD = np.empty((0, 0), np.float32)
+        filled = 0
         for shard in self.numbers:
-            stored, start = self[shard], 0
+            stored = self[shard]
+            start = 0
             while start < len(stored):
                 if not block_BD.size:
                     block_BD = np.empty((rows, stored.shape[1]), np.float32)
                 stop = min(len(stored), start + rows - filled)
-                block_BD[filled : filled + stop - start] = stored[start:stop]
+                end = filled + stop - start
+                block_BD[filled:end] = stored[start:stop]
                 ids.append(schemas.pack_ids(shard, np.arange(start, stop)))
-                filled, start = filled + stop - start, stop
+                filled = end
+                start = stop
                 if filled == rows:
                     yield np.concatenate(ids), block_BD
-                    ids, filled = [], 0
+                    ids = []
+                    filled = 0
         if filled:
             yield np.concatenate(ids), block_BD[:filled]
 
@@ -121,16 +145,21 @@ class IndexKind:
     """A kind of index, as its module declares it (`INDEX`)."""
 
     name: str
-    takes: str  # a regular expression for the values of `search.index` that select this kind
+    # A regular expression for the values of `search.index` that select this kind.
+    takes: str
     usage: str  # how messages describe these values
     open: Callable[[IndexFiles], Index]
-    # A built index is trained, filled and tuned by FAISS before it is searched, and its recall is measured. Any other index
-    # reads the stored vectors and must return exactly the nearest.
+    # A built index is trained, filled and tuned by FAISS before it is searched, and its
+    # recall is measured. Any other index reads the stored vectors and must return exactly
+    # the nearest.
     is_built: bool = False
     version: int = 1  # raise it when the index returns other neighbours
 
 
 def index_kind(index: str) -> IndexKind:
-    """Return the kind of index for a value of `search.index`, which the recipe has validated."""
+    """Return the kind of index for a value of `search.index`.
+
+    The recipe has validated the value.
+    """
     kinds: dict[str, IndexKind] = INDEXES.declarations(IndexKind)
     return next(kind for kind in kinds.values() if re.fullmatch(kind.takes, index))

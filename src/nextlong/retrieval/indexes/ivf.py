@@ -35,10 +35,9 @@ from nextlong.retrieval.indexes.base import (
     Neighbours,
     VectorShards,
 )
-from nextlong.retrieval.indexes.exact import (
-    Best,
+from nextlong.retrieval.indexes.best import Best, cells
+from nextlong.retrieval.indexes.exact_cpu import (
     Exact,
-    cells,
     exact_cosines,
     exclude_ranges,
     rounding_error,

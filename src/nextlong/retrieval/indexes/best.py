@@ -1,0 +1,181 @@
+"""Keep the best ids of each query while blocks of rough scores arrive.
+
+In:  scores of all queries and a block of vectors, block by block.
+Out: the k best of each query, descending by exact score, equal scores by id.
+
+Rough scores, which may be wrong by a rounding error, only select: everything within the
+error of a query's k-th best is kept, and exact scores decide at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Scores = NDArray[np.float32]
+# (queries, the ids of each) → the scores of these ids.
+ExactScores = Callable[[Ids, Sequence[Ids]], list[Scores]]
+
+# Ids that a query may hold beyond k because rough scores cannot separate them.
+_TIES = 64
+# New ids, at least, that a query can hold before they are pruned.
+_MIN_ROOM = 512
+# Queries whose exact scores are computed at a time.
+_SETTLED = 64
+
+
+class Best:
+    """The best `k` ids of each query while blocks of scores arrive.
+
+    Ids ascend from block to block. A score enters only if it reaches the query's bar, its
+    current k-th best less the `error` of two rough scores. Exact scores decide at the
+    end, or earlier where there are too many of them (a text with a thousand copies).
+    """
+
+    def __init__(
+        self,
+        queries: int,
+        *,
+        k: int,
+        error: float,
+        exact: ExactScores | None,
+        guess_Q: Scores | None = None,
+    ) -> None:
+        """`exact` gives final scores; if None, rough ones are final.
+
+        `guess_Q`, (queries,), are scores that more than k vectors may reach.
+        """
+        self._k = k
+        self._error = error
+        self._exact = exact
+        self._room = cells(k) - k - _TIES
+        # Row q has the scores and ids of query q in its first counts[q] cells, unordered.
+        self._scores = np.full((queries, cells(k)), -np.inf, np.float32)
+        self._ids = np.full(self._scores.shape, -1, np.int64)
+        self._counts = np.zeros(queries, np.int64)
+        # The score that a new entry must reach, (queries, 1).
+        self._bars = np.full((queries, 1), np.finfo(np.float32).min, np.float32)
+        self._guess = guess_Q
+        if guess_Q is not None:
+            self._bars[:, 0] = np.maximum(self._bars[:, 0], guess_Q)
+
+    def add(self, scores_QB: Scores, ids_B: Ids, queries: Ids | None = None) -> None:
+        """Add the scores of a block, (queries, block), of some `queries`.
+
+        None means all queries; -inf excludes a column for a query.
+        """
+        if queries is None:
+            queries = np.arange(len(self._counts))
+        # Of a large first block, only the k best can matter.
+        is_large = self._guess is None and len(ids_B) > self._room
+        if is_large and not self._counts[queries].any():
+            self._raise_bars(scores_QB, queries)
+        hits = np.flatnonzero(scores_QB >= self._bars[queries])
+        rows = hits // len(ids_B)
+        columns = hits - rows * len(ids_B)
+        counts = np.bincount(rows, minlength=len(queries))
+
+        # Too many of a block, e.g. of a text with a thousand copies: add it by halves.
+        if counts.max(initial=0) > self._room:
+            half = len(ids_B) // 2
+            self.add(scores_QB[:, :half], ids_B[:half], queries)
+            self.add(scores_QB[:, half:], ids_B[half:], queries)
+            return
+        is_full = self._counts[queries] + counts > self._scores.shape[1]
+        full = queries[is_full]
+        if len(full):
+            self._prune(full)
+
+        # Hits are sorted by row; `within` numbers them in their row, which gives the cell
+        # of each.
+        row_starts = np.cumsum(counts) - counts
+        within = np.arange(len(hits)) - np.repeat(row_starts, counts)
+        hit_queries = queries[rows]
+        hit_cells = self._counts[hit_queries] + within
+        self._scores[hit_queries, hit_cells] = scores_QB[rows, columns]
+        self._ids[hit_queries, hit_cells] = ids_B[columns]
+        self._counts[queries] += counts
+
+    def finish(self) -> Iterator[tuple[Ids, Scores]]:
+        """Yield the ids and scores of each query, descending, equal scores by id.
+
+        A query has fewer than k if no more were added.
+        """
+        for first in range(0, len(self._counts), _SETTLED):
+            queries = np.arange(first, min(first + _SETTLED, len(self._counts)))
+            # Of each query, the cells that may be among its k best.
+            likely_cells = []
+            for query in queries.tolist():
+                scores = self._scores[query, : self._counts[query]]
+                if len(scores) > self._k:
+                    self._raise_bars(scores[None], np.array([query]))
+                likely_cells.append(np.flatnonzero(scores >= self._bars[query]))
+            final_scores = self._final_scores(queries, likely_cells)
+            for query, entries, scores in zip(
+                queries.tolist(), likely_cells, final_scores, strict=True
+            ):
+                ids = self._ids[query, entries]
+                order = np.lexsort((ids, -scores))[: self._k]
+                yield ids[order], scores[order]
+
+    def too_high(self) -> Ids:
+        """Return the queries whose guess may have excluded neighbours.
+
+        Fewer than k of their scores lie above the guess for certain.
+        """
+        if self._guess is None:
+            return np.empty(0, np.int64)
+        kth = np.full(len(self._counts), -np.inf, np.float32)
+        for query in np.flatnonzero(self._counts >= self._k).tolist():
+            scores = self._scores[query, : self._counts[query]]
+            kth[query] = np.partition(scores, -self._k)[-self._k]
+        return np.flatnonzero(kth - np.float32(2 * self._error) < self._guess)
+
+    def _final_scores(self, queries: Ids, entries: Sequence[Ids]) -> list[Scores]:
+        """Return the final scores of the given cells of each query."""
+        rows = list(zip(queries, entries, strict=True))
+        if self._exact is None:
+            return [self._scores[query, cells] for query, cells in rows]
+        ids = [self._ids[query, cells] for query, cells in rows]
+        return self._exact(queries, ids)
+
+    def _prune(self, queries: Ids) -> None:
+        """Keep the best `k + _TIES` entries of each given query.
+
+        Exact scores choose where rough ones leave more.
+        """
+        width = self._k + _TIES
+        scores = self._scores[queries]
+        order = np.argpartition(scores, -width, axis=1)[:, -width:]
+        best = np.take_along_axis(scores, order, axis=1)
+        self._raise_bars(best, queries)
+        # Where even the last of them reaches the bar, others may too.
+        is_crowded = best.min(axis=1) >= self._bars[queries, 0]
+        for row in np.flatnonzero(is_crowded).tolist():
+            entries = np.flatnonzero(scores[row] >= self._bars[queries[row]])
+            (final_scores,) = self._final_scores(queries[row : row + 1], [entries])
+            ids = self._ids[queries[row], entries]
+            order[row] = entries[np.lexsort((ids, -final_scores))[:width]]
+            best[row] = scores[row, order[row]]
+        self._scores[queries] = -np.inf
+        self._scores[queries, :width] = best
+        best_ids = np.take_along_axis(self._ids[queries], order, axis=1)
+        self._ids[queries, :width] = best_ids
+        self._counts[queries] = width
+
+    def _raise_bars(self, scores: Scores, queries: Ids) -> None:
+        """Raise the bars of queries to the k-th best of `scores`, a row for each."""
+        kth = np.partition(scores, -self._k, axis=1)[:, -self._k]
+        bars = kth - np.float32(2 * self._error)
+        self._bars[queries, 0] = np.maximum(self._bars[queries, 0], bars)
+
+
+def cells(k: int) -> int:
+    """Return the number of cells of a query.
+
+    They hold k, ties, and the entries between two prunings.
+    """
+    return k + _TIES + max(2 * (k + _TIES), _MIN_ROOM)
