@@ -10,7 +10,7 @@ from counted import counts_of
 from larger_cases import thorough
 from nextlong import pipeline, schemas
 from nextlong.retrieval import mine
-from nextlong.retrieval.indexes import exact
+from nextlong.retrieval.indexes import exact_cpu
 from nextlong.retrieval.indexes.base import IndexFiles
 from nextlong.retrieval.sample import read_queries
 from nextlong.retrieval.shortlist import MineResult
@@ -101,7 +101,7 @@ def test_blocks_of_the_corpus_give_the_bytes_of_one_search(
         patch.setattr(mine, "MIN_SAMPLE", sample)
         patch.setattr(mine, "MAX_SAMPLE", sample)
         patch.setattr(mine, "_BATCH", 7)
-        patch.setattr(exact, "_WORTH_SAMPLING", 1)
+        patch.setattr(exact_cpu, "_WORTH_SAMPLING", 1)
         blocks = mine._corpus_blocks(vectors)
         assert [shard for block in blocks for shard in block] == (
             [*range(len(vectors))] if blocks else []
@@ -114,7 +114,7 @@ def test_blocks_of_the_corpus_give_the_bytes_of_one_search(
             mine._scan_block(
                 stem, queries=queries, least=[least], vectors=vectors, block=block, k=k
             )
-        scans = ((least,), stems) if blocks else None
+        scans = mine._Scans((least,), stems) if blocks else None
         for first in (0, 11):
             mine._mine_block(
                 folder / "merged", (queries, first, 20), index, k=k, scans=scans

@@ -26,7 +26,7 @@ from nextlong.retrieval.index import (
     count_parts,
     count_tune_tasks,
 )
-from nextlong.retrieval.indexes import exact, ivf
+from nextlong.retrieval.indexes import exact_cpu, ivf
 from nextlong.retrieval.indexes.base import index_kind
 from nextlong.retrieval.shortlist import QUERY_WORDS, SAMPLED_CHUNKS
 
@@ -249,7 +249,7 @@ def _scanned(amounts: Amounts) -> float:
     if not k or not block_count(amounts):
         return 0.0
     sample = mine.sample_size(k, amounts.vectors)
-    rank = exact.sampled_rank(k, amounts.vectors, sample=sample)
+    rank = exact_cpu.sampled_rank(k, amounts.vectors, sample=sample)
     reaching = amounts.vectors * (rank / sample if rank else 1.0)
     return amounts.queries * min(reaching, k * block_count(amounts))
 
