@@ -77,7 +77,7 @@ class VectorShards:
         They are loaded into memory unless `is_held` is false.
         """
         self._paths = paths
-        self._loaded = {}
+        self._loaded: dict[int, NDArray[np.float16]] = {}
         if block is not None and is_held:
             self._loaded = {shard: np.load(paths[shard]) for shard in block}
         self.numbers = range(len(paths)) if block is None else block

@@ -385,7 +385,8 @@ def _max_holders(suspects: _Suspects, commonness: _Ints) -> _Ints:
     margin = (suspects.whole * _RARE_SHARE).astype(np.int64)
     rare = np.minimum(may_lack + margin, suspects.whole - 1)
     reached = np.searchsorted(sums, sums_before + rare, side="right")
-    return (by_rarity[reached] >> _WEIGHT_BITS) % span
+    max_holders: _Ints = (by_rarity[reached] >> _WEIGHT_BITS) % span
+    return max_holders
 
 
 def _shared_weights(
@@ -483,8 +484,8 @@ def _passage_starts(texts: Texts, is_shared: _Bools) -> _Ints:
     rest = PASSAGE_RUNS - length
     starts = np.flatnonzero(begins[:-rest] & begins[rest:])
     last_runs = starts + PASSAGE_RUNS - 1
-    is_within_text = texts.owners[starts] == texts.owners[last_runs]
-    return starts[is_within_text]
+    within_text = np.flatnonzero(texts.owners[starts] == texts.owners[last_runs])
+    return starts[within_text]
 
 
 def _passage_hashes(texts: Texts, starts: _Ints) -> U64:
