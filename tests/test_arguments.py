@@ -61,8 +61,9 @@ def test_a_number_stays_as_exact_as_it_was_given(value, number):
 
 @pytest.mark.parametrize("value", ["0.5", None, float("inf"), [1], np.array([1])])
 def test_what_is_no_finite_number_is_refused(value):
-    with pytest.raises(ArgumentError, match=r"mix\[0\]=.* is not a number; give one"):
+    with pytest.raises(ArgumentError) as refused:
         arguments.number(value, "mix[0]", fix="give one")
+    assert (refused.value.where, refused.value.fix) == ("mix[0]", "give one")
 
 
 def test_a_long_value_is_shown_in_one_short_line():
@@ -154,7 +155,7 @@ def test_odd_arguments_of_synthesize_are_refused(name, tmp_path, monkeypatch):
 def test_a_folder_that_is_a_file_is_refused(tmp_path):
     file = tmp_path / f"a-file-with-a-long-name-{'x' * 80}"
     file.touch()
-    with pytest.raises(ArgumentError, match="cannot hold folders") as refused:
+    with pytest.raises(ArgumentError, match="hold folders") as refused:
         nextlong.synthesize(TEXTS, folder=file, progress=False)
     assert f"folder='{file}'" in str(refused.value)
 

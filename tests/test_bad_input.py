@@ -453,10 +453,10 @@ def test_a_source_that_does_not_exist(kept):
         ("a: [", ":1: not YAML: expected the node content"),
         (
             "- a\n",
-            " is a YAML list, not a mapping of keys; `nextlong init` writes a recipe",
+            ": it is a YAML list, not a mapping of keys; `nextlong init` writes a recipe",
         ),
-        ("", " is empty; `nextlong init` writes a recipe"),
-        (None, " does not exist; `nextlong init "),
+        ("", ": it is empty; `nextlong init` writes a recipe"),
+        (None, ": it does not exist; `nextlong init "),
     ],
 )
 def test_a_recipe_that_is_none(bench, command, content, message):

@@ -37,9 +37,7 @@ def test_retry_after_as_a_date():
 def test_waits_double_up_to_a_minute_with_jitter(monkeypatch):
     monkeypatch.setattr("nextlong.client.time.sleep", lambda seconds: None)
     waits = []
-    with pytest.raises(
-        UnansweredError, match="12 attempts, the last with ConnectionRefusedError"
-    ):
+    with pytest.raises(UnansweredError, match="12 attempts.*ConnectionRefusedError"):
         Client("NO_KEY", 12, 1.0).post(
             "http://127.0.0.1:9/v1",
             {},

@@ -115,10 +115,10 @@ def test_its_options_are_a_section_of_the_recipe(bring):
     assert recipe().options.least_tokens == 0
     with pytest.raises(
         RecipeError,
-        match=r"unknown key 'longest.least_token'; did you mean 'least_tokens'\?",
+        match="'longest.least_token'.*'least_tokens'",
     ):
         recipe("longest.least_token=7")
-    with pytest.raises(RecipeError, match="longest.least_tokens must be an integer"):
+    with pytest.raises(RecipeError, match="longest.least_tokens must"):
         recipe("longest.least_tokens=many")
     assert "  least_tokens: 0" in commented(recipe(), heading="")
     assert "longest" in METHODS.names()
@@ -127,10 +127,10 @@ def test_its_options_are_a_section_of_the_recipe(bring):
 def test_without_its_distribution_the_method_is_not_known():
     with pytest.raises(
         RecipeError,
-        match=r"compose.method must be 'iclm', .*'knn', .* \(it is 'longest'\)",
+        match="compose.method must .*'knn', .*'longest'",
     ):
         recipe()
-    with pytest.raises(RecipeError, match="unknown key 'longest'"):
+    with pytest.raises(RecipeError, match="key 'longest'"):
         Recipe.from_dict(PLAIN | {"longest": {}})
 
 
@@ -142,20 +142,23 @@ OWNER = "method 'longest' of the distribution more-methods 1.2"
     [
         (
             "import no_such_module",
-            "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'",
+            "it cannot be loaded: ModuleNotFoundError: No module named "
+            "'no_such_module'",
         ),
-        ("1 / 0", "cannot be loaded: ZeroDivisionError: division by zero"),
+        ("1 / 0", "it cannot be loaded: ZeroDivisionError: division by zero"),
         (
             "",
-            "cannot be loaded: AttributeError: module 'more_methods' has no attribute 'METHOD'",
+            "it cannot be loaded: AttributeError: module 'more_methods' has no "
+            "attribute 'METHOD'",
         ),
         (
             "METHOD = 3",
-            "has None for its Options, which must be a subclass of nextlong.recipe.Section",
+            "it has None for its Options, which must be a subclass of "
+            "nextlong.recipe.Section",
         ),
         (
             SOUND.replace("int = Field(0, description", "int = Field(description"),
-            "has no default for its option 'least_tokens'",
+            "it has no default for its option 'least_tokens'",
         ),
     ],
 )
@@ -163,10 +166,9 @@ def test_a_broken_package_is_named(bring, source, told):
     bring(source)
     with pytest.raises(PluginError) as caught:
         recipe()
-    assert str(caught.value).startswith(f"{OWNER} {told}")
-    assert str(caught.value).endswith(
-        "install a version that is compatible with this nextlong, or uninstall it"
-    )
+    assert caught.value.where == OWNER
+    assert caught.value.problem == told
+    assert "uninstall" in caught.value.fix
     Recipe.from_dict(PLAIN)  # others are none the worse for it
 
 
@@ -179,10 +181,9 @@ def test_what_is_no_method_is_named(bring, tmp_path):
         f"run_dir={tmp_path / 'run'}",
         "compose.target_tokens=2",
     )
-    with pytest.raises(
-        PluginError, match=f"{OWNER} is not a nextlong method but <class"
-    ):
+    with pytest.raises(PluginError, match="<class") as caught:
         nextlong.run(asked)
+    assert caught.value.where == OWNER
 
 
 def test_a_method_that_needs_keywords_must_say_how_they_are_read(
@@ -194,26 +195,22 @@ def test_a_method_that_needs_keywords_must_say_how_they_are_read(
             "    Options = Longest\n    needs = frozenset({Need.KEYWORDS})\n",
         ).replace("    DraftRequest,\n", "    DraftRequest,\n    Need,\n")
     )
-    with pytest.raises(
-        PluginError,
-        match=f"{OWNER} needs keywords, but its Options do not derive from .*Keywords",
-    ):
+    with pytest.raises(PluginError, match="keywords.*Keywords") as caught:
         nextlong.run(recipe_for(started(tmp_path / "run"), "compose.method=longest"))
+    assert caught.value.where == OWNER
 
 
 def test_a_name_that_two_bring_or_that_recipes_use(bring):
     bring(SOUND.replace("longest", "export"), name="export")
-    with pytest.raises(
-        PluginError,
-        match="method 'export' of the distribution more-methods 1.2 has a name that recipes use",
-    ):
+    with pytest.raises(PluginError, match="recipes use") as caught:
         Recipe.from_dict(PLAIN, overrides=["compose.method=export"])
+    assert caught.value.where == OWNER.replace("longest", "export")
     bring(SOUND, name="export", distribution="other-methods", module="other_methods")
     with pytest.raises(
-        PluginError,
-        match="'export' is provided by more-methods 1.2 and other-methods 1.2; uninstall all",
-    ):
+        PluginError, match=r"more-methods 1\.2 and other-methods 1\.2"
+    ) as caught:
         METHODS.load("export", object)
+    assert caught.value.where == "method 'export'"
 
 
 def test_built_in_ones_are_the_modules_of_the_folder_and_cannot_be_replaced(bring):
@@ -231,12 +228,10 @@ def test_built_in_ones_are_the_modules_of_the_folder_and_cannot_be_replaced(brin
     with pytest.raises(KeyError):
         METHODS.load("neither", object)
     bring(SOUND, name="knn")
-    with pytest.raises(
-        PluginError,
-        match="method 'knn' is built in, but more-methods 1.2 provides another",
-    ):
+    with pytest.raises(PluginError, match=r"built in.*more-methods 1\.2") as caught:
         METHODS.load("knn", object)
-    with pytest.raises(PluginError, match="method 'knn' is built in"):
+    assert caught.value.where == "method 'knn'"
+    with pytest.raises(PluginError, match="built in"):
         METHODS.names()
 
 
@@ -253,7 +248,7 @@ def test_a_name_that_two_modules_of_the_folder_declare_is_an_error(
         (package / f"{name}.py").write_text(text, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
-        PluginError,
-        match=r"format 'b' is declared twice, by twice\.a\.FORMAT_B and twice\.b\.FORMAT; rename",
-    ):
+        PluginError, match=r"twice\.a\.FORMAT_B and twice\.b\.FORMAT"
+    ) as caught:
         Registry("format", "twice", "FORMAT", "twice").names()
+    assert caught.value.where == "format 'b'"

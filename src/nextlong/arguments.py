@@ -61,8 +61,8 @@ def number(value: Any, name: str, *, fix: str) -> Any:
 def whole_numbers(value: Any, name: str, *, fix: str) -> list[int]:
     """Return the items of a list of whole numbers from 0."""
     return [
-        whole_number(item, f"{name}[{place}]", fix=fix)
-        for place, item in enumerate(listed(value, name, fix=fix))
+        whole_number(item, f"{name}[{index}]", fix=fix)
+        for index, item in enumerate(listed(value, name, fix=fix))
     ]
 
 
@@ -100,7 +100,7 @@ def listed(value: Any, name: str, *, fix: str) -> list[Any]:
 def strings(value: Iterable[str], name: str, *, fix: str) -> list[str]:
     """Return the items of a list of strings."""
     items = listed(value, name, fix=fix)
-    for place, item in enumerate(items):
+    for index, item in enumerate(items):
         if not isinstance(item, str):
-            raise wrong(f"{name}[{place}]", item, "is not a string", fix=fix)
+            raise wrong(f"{name}[{index}]", item, "is not a string", fix=fix)
     return items

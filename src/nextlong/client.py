@@ -1,6 +1,8 @@
-"""Client: send requests to a server with an OpenAI-compatible API, through the proxy of the environment.
+"""Client: send requests to a server with an OpenAI-compatible API.
 
-Transient failures (no connection, timeout, 408, 429, 5xx) are retried with exponential backoff, or after the time in Retry-After.
+They go through the proxy of the environment. Transient failures (no connection,
+timeout, 408, 429, 5xx) are retried with exponential backoff, or after the time in
+Retry-After.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ from email.utils import parsedate_to_datetime
 
 from nextlong.text import Json
 
-_FIRST_WAIT_S, _LONGEST_WAIT_S, _LONGEST_RETRY_AFTER_S = 0.5, 60.0, 600.0
+_FIRST_WAIT_S = 0.5
+_MAX_WAIT_S = 60.0
+_MAX_RETRY_AFTER_S = 600.0
+_MAX_MESSAGE_CHARS = 500  # of a server's error
 
 
 class UnansweredError(Exception):
@@ -32,7 +37,10 @@ class UnansweredError(Exception):
 
 
 class Client:
-    """Send requests from any thread, at most `requests_per_minute`; the API key is in the variable `api_key_env`."""
+    """Send requests from any thread, at most `requests_per_minute`.
+
+    The API key is in the environment variable `api_key_env`.
+    """
 
     def __init__(
         self,
@@ -42,17 +50,16 @@ class Client:
         *,
         requests_per_minute: int | None = None,
     ) -> None:
-        self._attempts, self._timeout_s = max_attempts, timeout_s
+        self._attempts = max_attempts
+        self._timeout_s = timeout_s
         self._headers = {"Content-Type": "application/json", "User-Agent": "nextlong"}
-        if key := os.environ.get(api_key_env):
+        key = os.environ.get(api_key_env)
+        if key:
             self._headers["Authorization"] = f"Bearer {key}"
-        self._opener = (
-            urllib.request.build_opener()
-        )  # takes the proxy from the environment
-        self._gap_s, self._next_s = (
-            60.0 / requests_per_minute if requests_per_minute else 0.0,
-            0.0,
-        )
+        # This opener takes the proxy from the environment.
+        self._opener = urllib.request.build_opener()
+        self._gap_s = 60.0 / requests_per_minute if requests_per_minute else 0.0
+        self._next_s = 0.0
         self._lock = threading.Lock()
 
     def post(
@@ -61,21 +68,17 @@ class Client:
         body: Json,
         tell: Callable[[str, float, int], None] = lambda *_: None,
     ) -> bytes:
-        """Return the body of the response. Raises UnansweredError if the server refuses the request or all attempts fail.
+        """Return the body of the response.
 
         `tell` receives the error, the seconds to wait and the number of attempts left.
+        Raises UnansweredError if the server refuses the request or all attempts fail.
         """
-        attempts, failure = self._attempts, ""
+        attempts = self._attempts
+        failure = ""
         request = urllib.request.Request(url, json.dumps(body).encode(), self._headers)
         for attempt in range(1, attempts + 1):
-            with self._lock:
-                start_s = max(self._next_s, time.monotonic())
-                self._next_s = start_s + self._gap_s
-            time.sleep(max(0.0, start_s - time.monotonic()))
-            # 0.5, 1, 2, 4 … seconds, times a random factor of 0.5 to 1, so that threads do not retry all at once.
-            wait_s = min(
-                _FIRST_WAIT_S * 2.0 ** (attempt - 1), _LONGEST_WAIT_S
-            ) * random.uniform(0.5, 1.0)
+            self._await_turn()
+            wait_s = _backoff_s(attempt)
             try:
                 with self._opener.open(request, timeout=self._timeout_s) as answer:
                     return bytes(answer.read())
@@ -83,16 +86,13 @@ class Client:
                 with error:
                     message, code = _server_message(error)
                 failure = f"HTTP {error.code}: {message}"
-                if (
-                    not (error.code in (408, 429) or error.code >= 500)
-                    or code == "insufficient_quota"
-                ):
+                is_transient = error.code in (408, 429) or error.code >= 500
+                if not is_transient or code == "insufficient_quota":
                     raise UnansweredError(
                         f"refused with {failure}", error.code
                     ) from None
-                wait_s = _retry_after_s(
-                    error.headers.get("Retry-After"), default=wait_s
-                )
+                header = error.headers.get("Retry-After")
+                wait_s = _retry_after_s(header, default=wait_s)
             # Connection refused or reset, a timeout, or an incomplete response.
             except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", error)
@@ -104,9 +104,28 @@ class Client:
             f"did not answer in {attempts} attempts, the last with {failure}"
         )
 
+    def _await_turn(self) -> None:
+        """Wait until the next request may start."""
+        with self._lock:
+            start_s = max(self._next_s, time.monotonic())
+            self._next_s = start_s + self._gap_s
+        time.sleep(max(0.0, start_s - time.monotonic()))
+
+
+def _backoff_s(attempt: int) -> float:
+    """Return 0.5, 1, 2, 4 … seconds, times a random factor of 0.5 to 1.
+
+    The factor keeps threads from trying again all at once.
+    """
+    wait_s = min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), _MAX_WAIT_S)
+    return wait_s * random.uniform(0.5, 1.0)
+
 
 def _retry_after_s(header: str | None, *, default: float) -> float:
-    """Parse a Retry-After header, seconds or an HTTP date; return the default if it is missing or invalid."""
+    """Return the seconds of a Retry-After header, which are seconds or an HTTP date.
+
+    The default if it is missing or invalid.
+    """
     try:
         wait_s = float(header or "nan")
     except ValueError:
@@ -114,26 +133,27 @@ def _retry_after_s(header: str | None, *, default: float) -> float:
             moment = parsedate_to_datetime(header or "")
         except ValueError:
             return default
-        wait_s = (
-            moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)
-        ).total_seconds()
-    return (
-        default if math.isnan(wait_s) else min(max(wait_s, 0.0), _LONGEST_RETRY_AFTER_S)
-    )
+        moment = moment.replace(tzinfo=moment.tzinfo or UTC)
+        wait_s = (moment - datetime.now(UTC)).total_seconds()
+    if math.isnan(wait_s):
+        return default
+    return min(max(wait_s, 0.0), _MAX_RETRY_AFTER_S)
 
 
 def _server_message(error: urllib.error.HTTPError) -> tuple[str, str]:
     """Return the server's error message and error code ("" if there is none)."""
     try:
         body = error.read().decode("utf-8", "replace")
-        message = json.loads(body)
+        content = json.loads(body)
     except (OSError, http.client.HTTPException):
         return error.reason, ""
     except ValueError:
-        return " ".join(body.split())[:500] or error.reason, ""
-    message = message.get("error", message) if isinstance(message, dict) else message
-    if isinstance(message, dict):
-        return str(message.get("message", message))[:500], str(
-            message.get("code") or ""
-        )
-    return str(message)[:500], ""
+        text = " ".join(body.split())
+        return text[:_MAX_MESSAGE_CHARS] or error.reason, ""
+    if isinstance(content, dict):
+        content = content.get("error", content)
+    if not isinstance(content, dict):
+        return str(content)[:_MAX_MESSAGE_CHARS], ""
+    message = str(content.get("message", content))
+    code = str(content.get("code") or "")
+    return message[:_MAX_MESSAGE_CHARS], code

@@ -1,9 +1,11 @@
-"""Plugins: the registries of methods, formats, encoders, indexes, tasks and trainers, built in or from other packages.
+"""Plugins: the registries of methods, formats, encoders, indexes, tasks and trainers.
 
-A built-in extension is a module (or package) in the folder of its registry that assigns the registry's attribute (`METHOD = …`);
-the module's name is the extension's name. A variant in the same module has its name in the attribute (`FORMAT_PROLONG = …` is
-`prolong`). Another distribution declares an extension as an entry point of the registry's group. A module is imported only when
-a recipe or command names it. A duplicate name is an error. docs/extend.md has a complete example of each kind.
+A built-in extension is a module (or package) in the folder of its registry that assigns
+the registry's attribute (`METHOD = …`); the module's name is the extension's name. A
+variant in the same module has its name in the attribute (`FORMAT_PROLONG = …` is
+`prolong`). Another distribution declares an extension as an entry point of the
+registry's group. A module is imported only when a recipe or command names it. A
+duplicate name is an error. docs/extend.md has a complete example of each kind.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ _DeclaredT = TypeVar("_DeclaredT")
 
 @dataclass(frozen=True)
 class Registry:
-    """The extensions of one kind: modules of `package` that assign `attribute`, and entry points in `group`."""
+    """The extensions of one kind.
+
+    They are modules of `package` that assign `attribute`, and entry points in `group`.
+    """
 
     kind: str  # in messages: "method"
     package: str
@@ -36,8 +41,12 @@ class Registry:
 
     @cached_property
     def built_in(self) -> Mapping[str, tuple[str, str]]:
-        """The module and attribute of each built-in extension, by name in order. Raises PluginError for a duplicate name."""
-        # The source text shows whether a module is an extension; importing all of them would load every optional library.
+        """The module and attribute of each built-in extension, by name in order.
+
+        Raises PluginError for a duplicate name.
+        """
+        # The source text shows whether a module is an extension; importing all of them
+        # would load every optional library.
         declares = re.compile(
             rf"^({self.attribute}(?:_([A-Z]+))?)\b[^=\n]*=", re.MULTILINE
         )
@@ -46,27 +55,28 @@ class Registry:
         found: dict[str, tuple[str, str]] = {}
         for folder in map(Path, package.submodule_search_locations or ()):
             for module in pkgutil.iter_modules([str(folder)]):
-                source = (
-                    folder / module.name / "__init__.py"
-                    if module.ispkg
-                    else folder / f"{module.name}.py"
-                )
-                for attribute, variant in declares.findall(
-                    source.read_text(encoding="utf-8")
-                ):
-                    name, declared = (
-                        variant.lower() or module.name,
-                        (f"{self.package}.{module.name}", attribute),
-                    )
-                    if (other := found.setdefault(name, declared)) != declared:
-                        twice = f"{other[0]}.{other[1]} and {declared[0]}.{declared[1]}"
+                path = folder / f"{module.name}.py"
+                if module.ispkg:
+                    path = folder / module.name / "__init__.py"
+                source = path.read_text(encoding="utf-8")
+                for attribute, variant in declares.findall(source):
+                    name = variant.lower() or module.name
+                    declared = (f"{self.package}.{module.name}", attribute)
+                    other = found.setdefault(name, declared)
+                    if other != declared:
                         raise PluginError(
-                            f"{self.kind} {name!r} is declared twice, by {twice}; rename one of them"
+                            where=f"{self.kind} {name!r}",
+                            problem=f"it is declared twice, by {'.'.join(other)} and "
+                            f"{'.'.join(declared)}",
+                            fix="rename one of them",
                         )
         return dict(sorted(found.items()))
 
     def names(self) -> list[str]:
-        """Return all names, those of other distributions last. Raises PluginError for a duplicate name."""
+        """Return all names, those of other distributions last.
+
+        Raises PluginError for a duplicate name.
+        """
         outside = sorted(self._from_outside())
         for name in outside:
             self._check_unique(name)
@@ -76,63 +86,76 @@ class Registry:
         return name in self.built_in or name in self._from_outside()
 
     def origin(self, name: str) -> str:
-        """Return the origin of an extension: "nextlong", or the name and version of a distribution. Raises KeyError."""
-        return (
-            "nextlong"
-            if name in self.built_in
-            else _distribution(self._from_outside()[name][0])
-        )
+        """Return the origin of an extension: "nextlong", or another distribution.
+
+        The latter with its version. Raises KeyError for an unknown name.
+        """
+        if name in self.built_in:
+            return "nextlong"
+        return _distribution(self._from_outside()[name][0])
 
     def load(self, name: str, expected: type[_DeclaredT]) -> _DeclaredT:
         """Return the object that an extension declares.
 
-        Raises KeyError for an unknown name, PluginError if the extension cannot be imported, is not an `expected`, has a different
-        name itself, or is declared twice.
+        Raises KeyError for an unknown name, PluginError if the extension cannot be
+        imported, is not an `expected`, has a different name itself, or is declared
+        twice.
         """
         declared = self._declared(name)
         if not isinstance(declared, expected):
             raise self.broken(
                 name, f"is not a nextlong {self.kind} but {declared!r:.80}"
             )
-        if (own := getattr(declared, "name", name)) != name:
+        own_name = getattr(declared, "name", name)
+        if own_name != name:
             raise self.broken(
                 name,
-                f"calls itself {own!r}; the module or entry point must have that name",
+                f"calls itself {own_name!r}, but the module or entry point must have "
+                "that name",
             )
         return declared
 
     def declarations(self, *expected: type[Any]) -> dict[str, Any]:
-        """Return all declarations by their own names; a module may declare several in a tuple.
+        """Return all declarations by their own names.
 
-        Raises PluginError if one is not of an `expected` type, or two have the same name.
+        A module may declare several in a tuple. Raises PluginError if one is not of an
+        `expected` type, or two have the same name.
         """
         found: dict[str, Any] = {}
         for name in self.names():
             declared = self._declared(name)
-            for one in (
-                declared if type(declared) is tuple else (declared,)
-            ):  # a NamedTuple is one declaration
-                if not isinstance(one, expected):
+            # A NamedTuple is one declaration.
+            several = declared if type(declared) is tuple else (declared,)
+            for declaration in several:
+                if not isinstance(declaration, expected):
                     raise self.broken(
                         name,
-                        f"declares {one!r:.80}, which is not a nextlong {self.kind}",
+                        f"declares {declaration!r:.80}, which is not a nextlong "
+                        f"{self.kind}",
                     )
-                if (own := getattr(one, "name", name)) in found:
-                    raise self.broken(name, f"declares a second {own!r}")
-                found[own] = one
+                own_name = getattr(declaration, "name", name)
+                if own_name in found:
+                    raise self.broken(name, f"declares a second {own_name!r}")
+                found[own_name] = declaration
         return found
 
     def broken(self, name: str, reason: str) -> PluginError:
-        """Return the error for a broken extension, which names its distribution and the fix."""
+        """Return the error for a broken extension, with its origin and the fix.
+
+        `reason` is a predicate of the extension, such as "has no name".
+        """
         if name in self.built_in:
+            module, _ = self.built_in[name]
             return PluginError(
-                f"{self.kind} {name!r} of {self.built_in[name][0]} {reason}; correct that module"
+                where=f"{self.kind} {name!r} of {module}",
+                problem=f"it {reason}",
+                fix="correct that module",
             )
-        cure = (
-            "install a version that is compatible with this nextlong, or uninstall it"
-        )
         return PluginError(
-            f"{self.kind} {name!r} of the distribution {self.origin(name)} {reason}; {cure}"
+            where=f"{self.kind} {name!r} of the distribution {self.origin(name)}",
+            problem=f"it {reason}",
+            fix="install a version that is compatible with this nextlong, or uninstall "
+            "it",
         )
 
     def _declared(self, name: str) -> Any:
@@ -141,11 +164,10 @@ class Registry:
             module, attribute = self.built_in[name]
             return getattr(importlib.import_module(module), attribute)
         point = self._from_outside()[name][0]
+        # A foreign module may raise anything when it is imported.
         try:
             return point.load()
-        except (
-            Exception
-        ) as error:  # a foreign module may raise anything when it is imported
+        except Exception as error:
             raise self.broken(
                 name, f"cannot be loaded: {type(error).__name__}: {error}"
             ) from error
@@ -153,35 +175,44 @@ class Registry:
     def _check_unique(self, name: str) -> None:
         owners = [_distribution(point) for point in self._from_outside().get(name, ())]
         others = " and ".join(owners)
-        where = f"provided by {others}; uninstall all but one of them"
-        if name in self.built_in:
-            where = f"built in, but {others} provides another; uninstall that distribution, or let it use another name"
-        if len(owners) + (name in self.built_in) > 1:
-            raise PluginError(f"{self.kind} {name!r} is {where}")
+        if name in self.built_in and owners:
+            raise PluginError(
+                where=f"{self.kind} {name!r}",
+                problem=f"it is built in, but {others} provides another",
+                fix="uninstall that distribution, or let it use another name",
+            )
+        if len(owners) > 1:
+            raise PluginError(
+                where=f"{self.kind} {name!r}",
+                problem=f"it is provided by {others}",
+                fix="uninstall all but one of them",
+            )
 
     def _from_outside(self) -> Mapping[str, list[EntryPoint]]:
         return _entry_points(self.group, tuple(sys.path))
 
 
-@lru_cache  # reading the metadata of all distributions takes 4 ms, and recipes are read by the dozen
+# Reading the metadata of all distributions takes 4 ms, and recipes are read by the
+# dozen.
+@lru_cache
 def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, list[EntryPoint]]:
     del path  # part of the cache key: where distributions are found
     found: dict[str, dict[str, EntryPoint]] = {}
     for point in entry_points(group=group):
-        # Only the first of a distribution counts: it may be on the path twice, as in an editable installation.
-        found.setdefault(point.name, {}).setdefault(_distribution(point), point)
-    return {
-        name: [point for _, point in sorted(points.items())]
-        for name, points in found.items()
-    }
+        # Only the first of a distribution counts: it may be on the path twice, as in an
+        # editable installation.
+        by_distribution = found.setdefault(point.name, {})
+        by_distribution.setdefault(_distribution(point), point)
+    points_by_name = {}
+    for name, points in found.items():
+        points_by_name[name] = [points[owner] for owner in sorted(points)]
+    return points_by_name
 
 
 def _distribution(point: EntryPoint) -> str:
-    return (
-        "of unknown name"
-        if point.dist is None
-        else f"{point.dist.name} {point.dist.version}"
-    )
+    if point.dist is None:
+        return "of unknown name"
+    return f"{point.dist.name} {point.dist.version}"
 
 
 METHODS: Final = Registry("method", "nextlong.methods", "METHOD", "nextlong.methods")

@@ -1,7 +1,8 @@
-"""Schemas: the Arrow schemas of the data between steps, and the two kinds of packed ids.
+"""Schemas: the Arrow schemas of the data between steps, and two kinds of packed ids.
 
-A document id is `document shard << 32 | row`, a chunk id `document shard << 32 | chunk row`: both contain the location of their
-data, so that no lookup table is needed. Text is stored once, in DOCUMENTS; all later data refers to it by id.
+A document id is `document shard << 32 | row`, a chunk id is `document shard << 32 |
+chunk row`: both contain the location of their data, so that no lookup table is needed.
+Text is stored once, in DOCUMENTS; all later data refers to it by id.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ ROW_MASK: Final = (1 << SHARD_BITS) - 1
 
 
 def _schema(columns: Mapping[str, pa.DataType]) -> pa.Schema:
-    return pa.schema(
-        [pa.field(name, kind, nullable=False) for name, kind in columns.items()]
-    )
+    fields = [pa.field(name, kind, nullable=False) for name, kind in columns.items()]
+    return pa.schema(fields)
 
 
-# One row per document; row i of shard s is doc_id s << 32 | i. `source` is the source's name in the recipe, `source_id` the
-# user's own id, or "file:line".
+# One row per document; row i of shard s is doc_id s << 32 | i. `source` is the source's
+# name in the recipe, `source_id` the user's own id, or "file:line".
 _OF_DOCUMENT = {
     "text": pa.large_string(),
     "content_hash": pa.uint64(),
@@ -36,15 +36,17 @@ _OF_DOCUMENT = {
 }
 DOCUMENTS: Final = _schema(_OF_DOCUMENT)
 
-# For a source with `metadata` columns: their values for each document, as a JSON object.
+# For a source with `metadata` columns: their values for each document, as a JSON
+# object.
 DOCUMENTS_WITH_METADATA: Final = _schema({**_OF_DOCUMENT, "metadata": pa.string()})
 
 REJECTS: Final = pa.schema(
     [("file", pa.string()), ("line", pa.int64()), ("reason", pa.string())]
 )
 
-# One row per chunk, grouped by document, in reading order; its text is document text[start:end] in characters. `separator` is
-# True if the slice does not end in a newline, so that composing must add a separator.
+# One row per chunk, grouped by document, in reading order; its text is document
+# text[start:end] in characters. `separator` is True if the slice does not end in a
+# newline, so that composing must add a separator.
 CHUNKS: Final = _schema(
     {
         "doc_row": pa.int32(),
@@ -54,18 +56,20 @@ CHUNKS: Final = _schema(
     }
 )
 
-# One row per meta-chunk (query): its neighbours, descending by cosine, without those of its own document.
-_IDS, _SCORES = pa.list_(pa.int64()), pa.list_(pa.float32())
+# One row per meta-chunk (query): its neighbours, descending by cosine, without those of
+# its own document.
+_IDS = pa.list_(pa.int64())
+_SCORES = pa.list_(pa.float32())
 CANDIDATES: Final = _schema(
     {"chunk_id": pa.int64(), "neighbour_ids": _IDS, "scores": _SCORES}
 )
 
-# One row per draft; all lists but `near_duplicates` have one value per span. `key` is the
-# content hash of the meta-document or first document, `layout` a Layout; `group` numbers
-# meta-chunks (extended) or documents. `near_duplicates` lists pairs of chunk ids one after
-# the other: the two chunks of a pair repeat each other, so only one of them may be a
-# negative. `shortage`: the DropReason, should the candidates not suffice, of a draft whose
-# candidates ran out; else empty.
+# One row per draft; all lists but `near_duplicates` have one value per span. `key` is
+# the content hash of the meta-document or first document, `layout` a Layout; `group`
+# numbers meta-chunks (extended) or documents. `near_duplicates` lists pairs of chunk
+# ids one after the other: the two chunks of a pair repeat each other, so only one of
+# them may be a negative. `shortage`: the DropReason, should the candidates not suffice,
+# of a draft whose candidates ran out; else empty.
 _OF_SPAN = {
     "chunk_id": _IDS,
     "role": pa.list_(pa.int8()),
@@ -77,8 +81,9 @@ DRAFTS: Final = _schema(
     | {"score": _SCORES, "near_duplicates": _IDS, "shortage": pa.string()}
 )
 
-# One row per sequence; the lists have one value per span, and the spans tile [0, T): span j holds the first
-# token_end_j - token_start_j tokens of its chunk. Separators and special tokens are spans with chunk_id -1.
+# One row per sequence; the lists have one value per span, and the spans tile [0, T):
+# span j holds the first token_end_j - token_start_j tokens of its chunk. Separators and
+# special tokens are spans with chunk_id -1.
 SEQUENCES: Final = _schema(
     {
         "sequence_id": pa.string(),
@@ -103,9 +108,12 @@ SPAN_COLUMNS: Final = tuple(
 class Layout(StrEnum):
     """How the documents of a sequence are arranged."""
 
-    EXTENDED = "extended"  # the chunks of one document, with chunks of other documents between them
-    CONCATENATED = "concatenated"  # documents one after the other
-    INTERLEAVED = "interleaved"  # parts of documents, those of each document in order
+    # The chunks of one document, with chunks of other documents between them.
+    EXTENDED = "extended"
+    # Documents one after the other.
+    CONCATENATED = "concatenated"
+    # Parts of documents, those of each document in order.
+    INTERLEAVED = "interleaved"
 
 
 ROLES: Final = ("meta", "negative", "document", "separator", "bos", "eos")
@@ -128,7 +136,8 @@ def row_of(ids: Ints) -> Ints:
     return ids & np.int64(ROW_MASK)
 
 
-# One row per sampled meta-document; its chunks are first_chunk … first_chunk + chunks - 1.
+# One row per sampled meta-document; its chunks are first_chunk … first_chunk + chunks -
+# 1.
 META_DOCUMENTS = np.dtype(
     [
         ("key", "u8"),
@@ -140,7 +149,8 @@ META_DOCUMENTS = np.dtype(
 )
 
 
-# Row `place` of the run's SEQUENCES file `part`; `key` is the content hash of the meta-document or first document.
+# Row `place` of the run's SEQUENCES file `part`; `key` is the content hash of the
+# meta-document or first document.
 SEQUENCE_INDEX: Final = np.dtype(
     [("run", "i4"), ("part", "i4"), ("place", "i4"), ("length", "i8"), ("key", "u8")]
 )
@@ -162,11 +172,12 @@ class DropReason(StrEnum):
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens [token_start, token_end) of a sequence, and the characters of the document that they came from.
+    """Tokens [token_start, token_end) of a sequence, and the characters they came from.
 
-    `role` is meta, negative, document, separator, bos or eos. The last three have no document: their ids and character
-    offsets are -1 and their `source_id` is empty. `metadata` holds the metadata columns of the source;
-    {} if it has none. `score` is the cosine to the meta-chunk of the same `group`.
+    `role` is meta, negative, document, separator, bos or eos. The last three have no
+    document: their ids and character offsets are -1 and their `source_id` is empty.
+    `metadata` holds the metadata columns of the source; {} if it has none. `score` is
+    the cosine to the meta-chunk of the same `group`.
     """
 
     chunk_id: int

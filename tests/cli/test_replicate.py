@@ -25,7 +25,7 @@ from nextlong.replicate.recipe import recipe_from
         ),
         (
             ["r.yaml"],
-            "r.yaml does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented recipe",
+            "r.yaml: it does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented recipe",
         ),
         (["r.yaml", "--corpus", "x.jsonl"], "--corpus belongs to --preset and init"),
         (

@@ -1,9 +1,13 @@
-"""Recipe keys: the sections of a recipe, one frozen pydantic model each, and the amounts of data that follow from them.
+"""Recipe keys: the sections of a recipe, and the amounts of data that follow from them.
 
-In:  plain data, as YAML gives it. Out: validated, immutable sections, and numbers that steps and `nextlong plan` share.
-Each parameter of the paper (arXiv 2501.12766) is a key, with the paper's value as its default or in a preset under `recipes/`.
-The field descriptions are the documentation: `nextlong init` writes them as comments, and the reference page of the docs is
-generated from them.
+In:  plain data, as YAML gives it.
+Out: validated, immutable sections, one frozen pydantic model each, and numbers that
+     steps and `nextlong plan` share.
+
+Each parameter of the paper (arXiv 2501.12766) is a key, with the paper's value as its
+default or in a preset under `recipes/`. The field descriptions are the documentation:
+`nextlong init` writes them as comments, and the reference page of the docs is generated
+from them.
 """
 
 from __future__ import annotations
@@ -37,27 +41,37 @@ _WITH_A_UNIT = re.compile(r"[\d.,_]+\s*[^\W\d_]+")
 _SHARED_TOKENS = 131_072
 # Enough for `_SHARED_TOKENS` at 864 characters per chunk.
 _FEWEST_CANDIDATES = 1024
-TYPICAL_CHARS_PER_TOKEN = (
-    4.5  # of English; limits the number of neighbours, and serves plans for models
-)
+# Of English; limits the number of neighbours, and serves plans for models.
+TYPICAL_CHARS_PER_TOKEN = 4.5
 _DOCUMENT_MARGIN = 1.2
-_SHORTLISTED = 2  # times the chunks of a draft; docs/search.md compares other values
-# Of all chunks, in the shortlists of all meta-documents: these overlap, so less than a fifth of the chunks is embedded.
+# Times the chunks of a draft; docs/search.md compares other values.
+_SHORTLISTED = 2
+# Of all chunks, in the shortlists of all meta-documents: these overlap, so less than a
+# fifth of the chunks is embedded.
 _LISTED_SHARE = 0.25
 # A document of T·E characters times this margin probably has T tokens, so it is worth
 # counting them before its chunks are searched for.
 _LONG_MARGIN = 1.5
-MIN_GAP_CHUNKS = 0.5  # mean chunks in compose.min_gap_tokens: auto (docs/decisions/0003-exact-fit.md)
-SURE_SHARE = 0.5  # of T·E: a document of at most so many characters almost never exceeds T, in any language
+# Mean chunks in compose.min_gap_tokens: auto (docs/decisions/0003-exact-fit.md).
+MIN_GAP_CHUNKS = 0.5
+# Of T·E: a document of at most so many characters almost never exceeds T, in any
+# language.
+SURE_SHARE = 0.5
 TOKENIZER_BYTES = 150e6  # memory of a tokenizer and its cache
 BLOCKS = 16  # tasks, so that small data sets use several cores
 MOST_QUERIES = 8_192  # per task
 
 
 def read_length(text: str) -> int | None:
-    """Return the number that a length such as 8192, 8k, 64K or 1M means; None if the text is not a length."""
+    """Return the number that a length such as 8192, 8k, 64K or 1M means.
+
+    None if the text is not a length.
+    """
     match = _LENGTH.fullmatch(text.strip())
-    return int(match[1]) * _UNITS[match[2].lower()] if match else None
+    if match is None:
+        return None
+    number, unit = match.groups()
+    return int(number) * _UNITS[unit.lower()]
 
 
 def _in_full(value: Any) -> Any:
@@ -66,7 +80,8 @@ def _in_full(value: Any) -> Any:
     length = read_length(value)
     if length is None and _WITH_A_UNIT.fullmatch(value.strip()):
         raise ValueError(
-            "a length is a whole number, such as 131072, 128k (k is 1,024) or 1M (M is 1,048,576)"
+            "a length is a whole number, such as 131072, 128k (k is 1,024) or 1M (M is "
+            "1,048,576)"
         )
     return value if length is None else length
 
@@ -78,11 +93,13 @@ PositiveLength = Annotated[Length, Field(gt=0)]
 
 @dataclass(frozen=True, kw_only=True)
 class NegativeChoice:
-    """Where negatives come from (retrieved candidates, the whole corpus, or the meta-chunk itself), and their order."""
+    """Where negatives come from, and their order.
 
-    origin: Literal["retrieved", "corpus", "meta-chunk"] = (
-        "retrieved"  # meta-chunk: repetition is intended
-    )
+    origin: the retrieved candidates, the whole corpus, or the meta-chunk itself, which
+        is then repeated on purpose
+    """
+
+    origin: Literal["retrieved", "corpus", "meta-chunk"] = "retrieved"
     order: Literal["nearest", "random", "farthest"] = "nearest"
 
 
@@ -105,8 +122,9 @@ def as_list(value: Any) -> Any:
 
 
 def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ValueError(f"names {twice[0]!r} twice; name it once")
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise ValueError(f"names {repeated[0]!r} twice; name it once")
     return names
 
 
@@ -118,14 +136,18 @@ class MayBePath:
 
 
 class MayBePrivate:
-    """Mark a key that may hold private information; a data card shows its value only if it is the default."""
+    """Mark a key that may hold private information.
+
+    A data card shows its value only if it is the default.
+    """
 
 
 class Operational:
-    """Mark a key that changes how or where a run works, never its data: changing it invalidates no cached step.
+    """Mark a key that changes how or where a run works, never its data.
 
-    The one exception is `tokenizer.engine`: changing it reruns the steps that tokenize, because it is a workaround for an
-    engine that produced wrong ids.
+    Changing it invalidates no cached step. The one exception is `tokenizer.engine`:
+    changing it reruns the steps that tokenize, because it is a workaround for an engine
+    that produced wrong ids.
     """
 
 
@@ -135,32 +157,37 @@ class Section(
     """A section of a recipe."""
 
     def identity(self) -> dict[str, JsonValue]:
-        """Return the section as plain data without operational keys, also in nested sections; fingerprints are made of it."""
-        fields = type(self).model_fields.items()
-        operational = {
-            name
-            for name, field in fields
-            if any(isinstance(mark, Operational) for mark in field.metadata)
-        }
-        plain: dict[str, JsonValue] = self.model_dump(mode="json", exclude=operational)
-        sections = {name: getattr(self, name) for name in plain}
-        return plain | {
-            name: value.identity()
-            for name, value in sections.items()
-            if isinstance(value, Section)
-        }
+        """Return the section as plain data without operational keys.
+
+        They are left out of nested sections too. Fingerprints are made of this.
+        """
+        operational: set[str] = set()
+        for name, field in type(self).model_fields.items():
+            if any(isinstance(mark, Operational) for mark in field.metadata):
+                operational.add(name)
+        identity: dict[str, JsonValue] = self.model_dump(
+            mode="json", exclude=operational
+        )
+        for name in identity:
+            value = getattr(self, name)
+            if isinstance(value, Section):
+                identity[name] = value.identity()
+        return identity
 
 
 def options_class(registry: Registry, name: str) -> type[Section]:
-    """Return the model of an extension's recipe section. Raises PluginError if the extension declares no valid one."""
-    options = getattr(registry.load(name, object), "Options", None)
+    """Return the model of an extension's recipe section.
+
+    Raises PluginError if the extension declares no valid one.
+    """
+    declared = registry.load(name, object)
+    options = getattr(declared, "Options", None)
     if not (isinstance(options, type) and issubclass(options, Section)):
-        cure = "which must be a subclass of nextlong.recipe.Section"
-        raise registry.broken(name, f"has {options!r} for its Options, {cure}")
-    if required := [
-        key for key, field in options.model_fields.items() if field.is_required()
-    ]:
-        raise registry.broken(name, f"has no default for its option {required[0]!r}")
+        rule = "which must be a subclass of nextlong.recipe.Section"
+        raise registry.broken(name, f"has {options!r} for its Options, {rule}")
+    for key, field in options.model_fields.items():
+        if field.is_required():
+            raise registry.broken(name, f"has no default for its option {key!r}")
     return options
 
 
@@ -172,54 +199,61 @@ def keyed(default: Any, meaning: str) -> Any:
 _ID: Final = "id"
 
 
-def _one_or_several(columns: Any) -> Any:
+def _single_as_string(columns: Any) -> Any:
     """Return the only item of a list, so that a column has one spelling."""
     if columns in ([], ()):
         raise ValueError("names no column; name the one with the text")
-    is_one = isinstance(columns, list | tuple) and len(columns) == 1
-    return columns[0] if is_one else columns
+    is_single = isinstance(columns, list | tuple) and len(columns) == 1
+    return columns[0] if is_single else columns
 
 
-_TextColumns = Annotated[Named | _Names, BeforeValidator(_one_or_several)]
+_TextColumns = Annotated[Named | _Names, BeforeValidator(_single_as_string)]
 
 
 class Source(Section):
     """One source of documents: a path, folder, glob or URL, under one name."""
 
     path: Named = Field(
-        description="a file, folder, glob or fsspec URL (s3://, gs://, hf://); .jsonl, .parquet, "
-        "Arrow or HF dataset folders, .csv, .tsv, .warc, .html, .txt, .md; .gz, .zst, .bz2, .xz, .lz4"
+        description="a file, folder, glob or fsspec URL (s3://, gs://, hf://); "
+        ".jsonl, .parquet, "
+        "Arrow or HF dataset folders, .csv, .tsv, .warc, .html, .txt, .md; .gz, .zst, "
+        ".bz2, .xz, .lz4"
     )
     name: str = keyed(
         "", "name of the source in reports and metadata; default: the path"
     )
     text: _TextColumns = keyed(
         "text",
-        "column with the text; a.b reads a field, a[].b a field of each object in a list, "
-        "[title, body] joins columns",
+        "column with the text; a.b reads a field, a[].b a field of each object in a "
+        "list, [title, body] joins columns",
     )
     id: Named = keyed(
         _ID,
-        "column with document ids; documents without an id are named file:line; a column other than `id` must exist",
+        "column with document ids; documents without an id are named file:line; a "
+        "column other than `id` must exist",
     )
     format: str = keyed(
         "auto",
-        "auto: by file extension; or jsonl, parquet, arrow, csv, tsv, warc, html, text, or a plugin's format",
+        "auto: by file extension; or jsonl, parquet, arrow, csv, tsv, warc, html, "
+        "text, or a plugin's format",
     )
     split: Named | None = keyed(
         None,
-        "split of a data set folder, as for load_dataset: train, train+validation, or all (every file); null: train",
+        "split of a data set folder, as for load_dataset: train, train+validation, or "
+        "all (every file); null: train",
     )
     config: Named | None = keyed(
         None, "config of a data set folder; null: the default one of its README.md"
     )
     encoding: Named | None = keyed(
         None,
-        "encoding of text files, such as cp1252, gb18030 or utf-16; null: UTF-8; not for Parquet, Arrow and WARC",
+        "encoding of text files, such as cp1252, gb18030 or utf-16; null: UTF-8; not "
+        "for Parquet, Arrow and WARC",
     )
     filter: Named | None = keyed(
         None,
-        "SQL condition on the columns; only matching documents are used, e.g. language = 'en' AND score > 0.5",
+        "SQL condition on the columns; only matching documents are used, e.g. language "
+        "= 'en' AND score > 0.5",
     )
     metadata: Annotated[_Names, BeforeValidator(as_list)] = keyed(
         (), "columns to keep as metadata of each document; exported with every span"
@@ -229,8 +263,8 @@ class Source(Section):
     )
     weight: Annotated[float, Field(gt=0)] | None = keyed(
         None,
-        "relative share of characters among the weighted sources; no document is repeated, so the scarcest source "
-        "limits the others",
+        "relative share of characters among the weighted sources; no document is "
+        "repeated, so the scarcest source limits the others",
     )
     max_documents: Positive | None = keyed(
         None, "maximum number of documents, sampled by keyed hash"
@@ -242,7 +276,10 @@ class Source(Section):
     @field_validator("format")
     @classmethod
     def _known(cls, name: str) -> str:
-        if name != "auto" and name not in (known := INPUT_FORMATS.declarations(object)):
+        if name == "auto":
+            return name
+        known = INPUT_FORMATS.declarations(object)
+        if name not in known:
             raise ValueError(
                 f"unknown input format; choose auto or one of {', '.join(known)}"
             )
@@ -258,7 +295,8 @@ class Source(Section):
             known = io.TextIOWrapper(io.BytesIO(), name)
         except LookupError:
             raise ValueError(
-                "unknown encoding; choose one of Python's, such as cp1252, gb18030 or utf-16"
+                "unknown encoding; choose one of Python's, such as cp1252, gb18030 or "
+                "utf-16"
             ) from None
         # One spelling, so that `latin1` and `iso-8859-1` read the same documents.
         canonical = codecs.lookup(known.encoding).name
@@ -279,7 +317,7 @@ class Source(Section):
 
     @property
     def names_ids(self) -> bool:
-        """Whether the recipe names an id column other than the default; such a column must exist."""
+        """Whether the recipe names an id column, which must then exist."""
         return self.id != _ID
 
     @property
@@ -300,16 +338,18 @@ class Ingest(Section):
     )
     dedup: Literal["exact", "normalized", "minhash"] = keyed(
         "exact",
-        "duplicate documents to remove: exact | normalized (ignores case and white space) | minhash (near-duplicates; "
-        "needs nextlong[dedup])",
+        "duplicate documents to remove: exact | normalized (ignores case and white "
+        "space) | minhash (near-duplicates; needs nextlong[dedup])",
     )
     dedup_threshold: Annotated[float, Field(gt=0, le=1)] = keyed(
         0.8,
-        "minhash: Jaccard similarity of five-word shingles above which two documents are near-duplicates",
+        "minhash: Jaccard similarity of five-word shingles above which two documents "
+        "are near-duplicates",
     )
     exclude: Named | None = keyed(
         None,
-        "JSON Lines file of documents to exclude, by source and id, or whole sources; nextlong view writes one",
+        "JSON Lines file of documents to exclude, by source and id, or whole sources; "
+        "nextlong view writes one",
     )
     shard_mb: Annotated[float, Field(gt=0)] | Auto = keyed(
         "auto", "text per shard in MB; auto: total / 32, between 1 and 128"
@@ -320,19 +360,21 @@ class Ingest(Section):
         if not self.sources:
             raise ValueError("sources is empty; name at least one file, folder or URL")
         labels = [source.label for source in self.sources]
-        if twice := sorted({label for label in labels if labels.count(label) > 1}):
+        repeated = sorted({label for label in labels if labels.count(label) > 1})
+        if repeated:
             raise ValueError(
-                f"sources share the name {twice[0]!r}; give each its own name"
+                f"sources share the name {repeated[0]!r}; give each its own name"
             )
         return self
 
 
 class Ray(Section):
-    """The cluster for executor: ray; all nodes must see the run directory under the same path."""
+    """The cluster for executor: ray; all nodes must see run_dir under the same path."""
 
     address: Named | None = keyed(
         None,
-        "address of a running cluster: host:port, auto or ray://…; null: start one on this machine",
+        "address of a running cluster: host:port, auto or ray://…; null: start one on "
+        "this machine",
     )
     retries: Annotated[int, Field(ge=0)] = keyed(
         3, "how often to retry a task whose worker or node was lost"
@@ -347,11 +389,13 @@ class Chunk(Section):
     )
     length: Literal["slice", "paper"] = keyed(
         "slice",
-        "slice: max_chars counts every character; paper: it does not count newlines between paragraphs",
+        "slice: max_chars counts every character; paper: it does not count newlines "
+        "between paragraphs",
     )
     oversize: Literal["split", "keep"] = keyed(
         "split",
-        "paragraphs over max_chars: split at sentence ends, then words; keep: leave them whole, as in the paper",
+        "paragraphs over max_chars: split at sentence ends, then words; keep: leave "
+        "them whole, as in the paper",
     )
 
 
@@ -376,12 +420,13 @@ class Mine(Section):
     )
     reorder_top: Positive = keyed(
         512,
-        "number of nearest candidates that compose.negatives: random-retrieved and tail choose from",
+        "number of nearest candidates that compose.negatives: random-retrieved and "
+        "tail choose from",
     )
     near_duplicates: Annotated[float, Field(ge=1e-6, le=1)] | None = keyed(
         0.8,
-        "filter out negatives that share this fraction of their words with their meta-document or another negative; "
-        "null: no filter",
+        "filter out negatives that share this fraction of their words with their "
+        "meta-document or another negative; null: no filter",
     )
     max_similarity: Annotated[float, Field(gt=0, le=1)] | None = keyed(
         None, "maximum cosine of a negative to its meta-chunk; null: no limit"
@@ -389,20 +434,20 @@ class Mine(Section):
 
     shortlist: Literal["bm25"] | None = keyed(
         None,
-        "bm25: embed only the meta-documents and the chunks that BM25 finds for them; null: embed every chunk",
+        "bm25: embed only the meta-documents and the chunks that BM25 finds for them; "
+        "null: embed every chunk",
     )
     shortlist_chunks: Positive | Auto = keyed(
         "auto",
-        "chunks in the shortlist of each meta-document; auto: one to two times those of its draft",
+        "chunks in the shortlist of each meta-document; auto: one to two times those "
+        "of its draft",
     )
 
     def near_duplicates_for(self, negatives: str) -> float | None:
-        """Return `near_duplicates`; None for negatives that repeat the meta-chunk on purpose."""
-        return (
-            None
-            if NEGATIVES[negatives].origin == "meta-chunk"
-            else self.near_duplicates
-        )
+        """Return `near_duplicates`; None if the negatives repeat the meta-chunk."""
+        if NEGATIVES[negatives].origin == "meta-chunk":
+            return None
+        return self.near_duplicates
 
 
 class Tokenizer(Section):
@@ -427,15 +472,18 @@ class Tokenizer(Section):
     )
     engine: Annotated[Literal["auto", "reference"], Operational()] = keyed(
         "auto",
-        "auto: fastokens (about 40 times as fast) where its ids equal those of tokenizers; reference: tokenizers only",
+        "auto: fastokens (about 40 times as fast) where its ids equal those of "
+        "tokenizers; reference: tokenizers only",
     )
 
     @model_validator(mode="after")
     def _one_origin(self) -> Self:
         if (self.source is None) == (self.train is None):
-            either = "set either source (a tokenizer.json or a hub name) or train (a vocabulary size)"
-            example = "--set tokenizer.train=null --set tokenizer.source=…"
-            raise ValueError(f"{either}, and leave the other null ({example})")
+            raise ValueError(
+                "set either source (a tokenizer.json or a hub name) or train (a "
+                "vocabulary size), and leave the other null (--set "
+                "tokenizer.train=null --set tokenizer.source=…)"
+            )
         return self
 
 
@@ -455,13 +503,13 @@ class Compose(Section):
     )
     fit: Literal["exact", "paper"] = keyed(
         "exact",
-        "exact: share the token budget among the gaps and cut only the last negative; paper: fixed number of negatives, "
-        "cut at T, shorter sequences dropped",
+        "exact: share the token budget among the gaps and cut only the last negative; "
+        "paper: fixed number of negatives, cut at T, shorter sequences dropped",
     )
     min_gap_tokens: Positive | Auto = keyed(
         "auto",
-        "exact: minimum tokens of negatives between two meta-chunks; a document for which they do not fit into "
-        "target_tokens is dropped; auto: half a mean chunk",
+        "exact: minimum tokens of negatives between two meta-chunks; a document for "
+        "which they do not fit into target_tokens is dropped; auto: half a mean chunk",
     )
     position: Literal["head", "tail", "random"] = keyed(
         "head",
@@ -471,7 +519,8 @@ class Compose(Section):
         "top", "random-retrieved", "tail", "random-corpus", "self-repeat"
     ] = keyed(
         "top",
-        "which candidates are used: top | random-retrieved | tail | random-corpus | self-repeat (the paper's ablation)",
+        "which candidates are used: top | random-retrieved | tail | random-corpus | "
+        "self-repeat (the paper's ablation)",
     )
     max_uses: Positive | None = keyed(
         None, "maximum number of sequences in which a chunk is a negative"
@@ -485,13 +534,18 @@ class Compose(Section):
     )
     seed: int | None = keyed(
         None,
-        "seed for sampling meta-documents and random positions; null: the recipe's seed",
+        "seed for sampling meta-documents and random positions; null: the recipe's "
+        "seed",
     )
 
     @field_validator("method")
     @classmethod
     def _known(cls, method: str) -> str:
-        if method not in METHODS.built_in and method not in (names := METHODS.names()):
+        # A built-in name is known without asking which other packages are installed.
+        if method in METHODS.built_in:
+            return method
+        names = METHODS.names()
+        if method not in names:
             *others, last = map(repr, names)
             choices = {"expected": f"{', '.join(others)} or {last}"}
             raise PydanticCustomError(
@@ -508,8 +562,9 @@ class Documents(Section):
     )
     partition_size: Positive = keyed(
         1 << 28,
-        "maximum number of neighbours (60 bytes each) in the memory of one task; above it, documents are drafted in "
-        "partitions of similar documents, and no sequence spans two partitions",
+        "maximum number of neighbours (60 bytes each) in the memory of one task; above "
+        "it, documents are drafted in partitions of similar documents, and no sequence "
+        "spans two partitions",
     )
 
 
@@ -522,38 +577,40 @@ class Search(Section):
 
     index: Named = keyed(
         AUTO,
-        "exact, or a FAISS factory string with inverted lists such as IVF,SQ8 or IVF4096,Flat; auto: the faster one",
+        "exact, or a FAISS factory string with inverted lists such as IVF,SQ8 or "
+        "IVF4096,Flat; auto: the faster one",
     )
     recall: Annotated[float, Field(gt=0, lt=1)] = keyed(
         0.95,
-        "minimum recall of an approximate index; measured on this corpus and checked by verify",
+        "minimum recall of an approximate index; measured on this corpus and checked "
+        "by verify",
     )
     device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = keyed(
         "auto",
-        "device for exact search; auto: a GPU if torch finds one; never changes the data",
+        "device for exact search; auto: a GPU if torch finds one; never changes the "
+        "data",
     )
 
     @model_validator(mode="after")
     def _known(self) -> Self:
-        kinds = (
-            INDEXES.declarations(object).values()
-            if self.index not in (AUTO, EXACT)
-            else ()
-        )
-        if kinds and not any(re.fullmatch(kind.takes, self.index) for kind in kinds):
-            raise ValueError(
-                f"index is {self.index!r}; use auto, {' or '.join(kind.usage for kind in kinds)}"
-            )
-        return self
+        if self.index in (AUTO, EXACT):
+            return self
+        kinds = INDEXES.declarations(object).values()
+        if any(re.fullmatch(kind.takes, self.index) for kind in kinds):
+            return self
+        usages = " or ".join(kind.usage for kind in kinds)
+        raise ValueError(f"index is {self.index!r}; use auto, {usages}")
 
 
 def draws(compose: Compose, attempt: int = 0) -> int | None:
-    """Return how many documents to sample: initially a quarter more than sequences, for those that do not fit."""
-    return (
-        None
-        if compose.sequences == "all"
-        else (compose.sequences * 5 // 4 + 8) << attempt
-    )
+    """Return how many documents to sample; None for all.
+
+    The first attempt samples a quarter more than sequences, for documents that do not
+    fit; each further attempt twice as many.
+    """
+    if compose.sequences == "all":
+        return None
+    return (compose.sequences * 5 // 4 + 8) << attempt
 
 
 def candidates_of(compose: Compose, mine: Mine, *, chunk_chars: float) -> int:
@@ -581,8 +638,8 @@ def checked_chars(sequence_tokens: int, chars_per_token: float) -> int:
 
 def queries_of_task(neighbours: float) -> int:
     """Return the most queries of a task, so that their neighbours take some 100 MB."""
-    many = max(1.0, neighbours / _FEWEST_CANDIDATES)
-    return max(1, math.floor(MOST_QUERIES / many))
+    times_the_fewest = max(1.0, neighbours / _FEWEST_CANDIDATES)
+    return max(1, math.floor(MOST_QUERIES / times_the_fewest))
 
 
 def shortlist_chunks(
@@ -593,41 +650,45 @@ def shortlist_chunks(
     chunk_chars: float,
     meta_documents: float,
 ) -> int:
-    """Return the number of chunks in the shortlist of each meta-document, for a corpus of `chunks` with this mean length."""
+    """Return the number of chunks in the shortlist of each meta-document.
+
+    The corpus has `chunks` of this mean length.
+    """
     if mine.shortlist_chunks != "auto":
         return mine.shortlist_chunks
-    drafted, fitting = (
-        _draft_chunks(compose, chunk_chars),
-        _LISTED_SHARE * chunks / max(1.0, meta_documents),
-    )
+    drafted = _draft_chunks(compose, chunk_chars)
+    fitting = _LISTED_SHARE * chunks / max(1.0, meta_documents)
     return math.ceil(min(_SHORTLISTED * drafted, max(drafted, fitting)))
 
 
 def _draft_chunks(compose: Compose, chunk_chars: float) -> float:
-    """Return the number of chunks in the draft of a sequence, for chunks with this mean length."""
-    return (
-        compose.target_tokens
-        * TYPICAL_CHARS_PER_TOKEN
-        * compose.draft_factor
-        / max(1.0, chunk_chars)
-    )
+    """Return the number of chunks in a draft, for chunks with this mean length."""
+    sequence_chars = compose.target_tokens * TYPICAL_CHARS_PER_TOKEN
+    return sequence_chars * compose.draft_factor / max(1.0, chunk_chars)
 
 
 def sequence_limit(compose: Compose, attempt: int = 0) -> int | None:
-    """Return the number of drafts: slightly more than sequences, for those that do not fit T; None for all."""
-    return (
-        None
-        if compose.sequences == "all"
-        else (compose.sequences * 17 // 16 + 4) << attempt
-    )
+    """Return the number of drafts; None for all.
+
+    Slightly more than sequences, for those that do not fit T.
+    """
+    if compose.sequences == "all":
+        return None
+    return (compose.sequences * 17 // 16 + 4) << attempt
 
 
 def blocks(documents: float, queries: float, *, neighbours: float = 0.0) -> float:
-    """Return the approximate number of tasks that search for `queries` of these documents, or draft or compose them."""
+    """Return about how many tasks search for `queries` of these documents.
+
+    As many draft or compose them.
+    """
     by_queries = queries / queries_of_task(neighbours)
     return max(1.0, min(BLOCKS, documents), by_queries)
 
 
 def document_chars(sequence_tokens: int, chars_per_token: float) -> float:
-    """Return the characters that fill a sequence, T·E and a margin, because E is a mean; only used to find neighbours."""
+    """Return the characters that fill a sequence: T·E and a margin.
+
+    E is a mean, so the margin is needed. Only used to find neighbours.
+    """
     return sequence_tokens * chars_per_token * _DOCUMENT_MARGIN

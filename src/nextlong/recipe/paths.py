@@ -1,8 +1,9 @@
 """Paths in a recipe: relative ones start from the folder of its file.
 
-In:  the keys of a recipe as plain data, not yet validated. Out: the same keys with paths
-seen from another folder. A path may be a glob; URLs and absolute paths stay as they are,
-and so do names of models and tokenizers, unless such a file or folder exists.
+In:  the keys of a recipe as plain data, not yet validated. Out: the same keys with
+     paths seen from another folder. A path may be a glob; URLs and absolute paths stay
+     as they are, and so do names of models and tokenizers, unless such a file or folder
+     exists.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ _Change = Callable[[str], str]
 
 
 def from_folder(data: Json, folder: Path) -> Json:
-    """Return the keys of a recipe file in `folder` with paths that start from the working directory.
+    """Return the keys of a recipe file with paths from the working directory.
 
-    A source without a name keeps its written path as its name, so that its documents have
-    the same source wherever the recipe is run from.
+    Relative ones in the file start from `folder`, where it is. A source without a name
+    keeps its written path as its name, so that its documents have the same source
+    wherever the recipe is run from.
     """
     if folder.resolve() == Path.cwd():
         return data
@@ -33,7 +35,7 @@ def from_folder(data: Json, folder: Path) -> Json:
 
 
 def to_folder(data: Json, folder: Path) -> Json:
-    """Return keys whose paths start from the working directory with paths that start from `folder`."""
+    """Return keys with paths that start from `folder`, not the working directory."""
     return _changed(
         data,
         path=lambda seen: os.path.relpath(seen, folder),
@@ -42,19 +44,21 @@ def to_folder(data: Json, folder: Path) -> Json:
 
 
 def from_run(data: Json, folder: Path, run_dir: Path) -> Json:
-    """Return keys with all local paths as seen from the run directory, which is now `run_dir`.
+    """Return keys with all local paths as seen from the run directory.
 
-    Relative ones start from `folder`, which need not exist any more.
+    It is now at `run_dir`. Relative ones start from `folder`, which need not exist any
+    more.
     """
     written_dir = folder / Path(data["run_dir"]).expanduser()
 
-    def seen(path: str) -> str:
+    def from_written_dir(path: str) -> str:
         return os.path.relpath(folder / Path(path).expanduser(), written_dir)
 
     def exists(name: str) -> bool:
-        return Path(os.path.normpath(run_dir / seen(name))).exists()
+        path = os.path.normpath(run_dir / from_written_dir(name))
+        return Path(path).exists()
 
-    return _changed(data, path=seen, exists=exists, is_changed=_is_local)
+    return _changed(data, path=from_written_dir, exists=exists, is_changed=_is_local)
 
 
 def _is_local(value: Any) -> bool:
@@ -77,37 +81,44 @@ def _changed(
     exists: Callable[[str], bool],
     is_changed: Callable[[Any], bool] = is_relative,
 ) -> Json:
-    """Return a copy of the keys with `path` applied to some paths, and to names that exist as files."""
+    """Return a copy of the keys with `path` applied to some paths.
 
-    def of_path(value: Any) -> Any:
+    These are the paths for which `is_changed`, and names that exist as such files.
+    """
+
+    def change_path(value: Any) -> Any:
         return path(value) if is_changed(value) else value
 
-    def of_name(value: Any) -> Any:
+    def change_name(value: Any) -> Any:
         return path(value) if is_changed(value) and exists(value) else value
 
-    def of_model(value: Any) -> Any:
+    def change_model(value: Any) -> Any:
         if not isinstance(value, str):
             return value
         kind, colon, name = value.partition(":")
-        return f"{kind}{colon}{of_name(name)}" if colon else value
+        return f"{kind}{colon}{change_name(name)}" if colon else value
 
     changed = dict(data)
-    _apply(changed, "run_dir", of_path)
+    _apply(changed, "run_dir", change_path)
     ingest = _section(changed, "ingest")
-    _apply(ingest, "exclude", of_path)
+    _apply(ingest, "exclude", change_path)
     if isinstance(ingest.get("sources"), list):
-        ingest["sources"] = [_source(source, of_path) for source in ingest["sources"]]
+        ingest["sources"] = [
+            _source(source, change_path) for source in ingest["sources"]
+        ]
     if isinstance(changed.get("decontaminate"), list):
-        changed["decontaminate"] = [of_path(file) for file in changed["decontaminate"]]
+        changed["decontaminate"] = [
+            change_path(file) for file in changed["decontaminate"]
+        ]
     decontaminate = _section(changed, "decontaminate")
     if isinstance(decontaminate.get("files"), list):
-        decontaminate["files"] = [of_path(file) for file in decontaminate["files"]]
+        decontaminate["files"] = [change_path(file) for file in decontaminate["files"]]
     if isinstance(changed.get("tokenizer"), str):
-        changed["tokenizer"] = of_name(changed["tokenizer"])
-    _apply(_section(changed, "tokenizer"), "source", of_name)
-    _apply(_section(changed, "encoder"), "model", of_model)
-    _apply(_section(changed, "quest"), "queries", of_name)
-    _apply(_section(changed, "export"), "push", of_path)
+        changed["tokenizer"] = change_name(changed["tokenizer"])
+    _apply(_section(changed, "tokenizer"), "source", change_name)
+    _apply(_section(changed, "encoder"), "model", change_model)
+    _apply(_section(changed, "quest"), "queries", change_name)
+    _apply(_section(changed, "export"), "push", change_path)
     return changed
 
 
@@ -126,11 +137,11 @@ def _apply(section: Json, key: str, change: Callable[[Any], Any]) -> None:
         section[key] = change(section[key])
 
 
-def _source(source: Any, of_path: Callable[[Any], Any]) -> Any:
+def _source(source: Any, change_path: Callable[[Any], Any]) -> Any:
     if not isinstance(source, dict):
         return source
     written = source.get("path")
-    path = of_path(written)
+    path = change_path(written)
     if path == written:
         return source
     return source | {"path": path, "name": source.get("name") or written}

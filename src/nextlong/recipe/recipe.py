@@ -1,18 +1,21 @@
 """Recipe: everything that a user configures for a run, as one frozen model.
 
-In:  YAML, a preset or a dictionary, and overrides (`--set`). Out: a validated `Recipe`, or one RecipeError that lists every
-mistake. Back to YAML, `commented` writes the description of each key beside it, from the models, so it is always up to date.
-`keys` declares the sections; methods and encoders declare the sections of their own options, so a model class is built for
-the extensions that a recipe names.
+In:  YAML, a preset or a dictionary, and overrides (`--set`).
+Out: a validated `Recipe`, or one RecipeError that lists every mistake.
+
+Back to YAML, `commented` writes the description of each key beside it, from the models,
+so it is always up to date. `keys` declares the sections; methods and encoders declare
+the sections of their own options, so a model class is built for the extensions that a
+recipe names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 import yaml
@@ -25,6 +28,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 
 import nextlong.recipe.keys as keys
 from nextlong import arguments
@@ -34,16 +38,16 @@ from nextlong.recipe.export import Export, terms_of
 from nextlong.recipe.keys import Named, Operational, Section, keyed, options_class
 from nextlong.recipe.text import (
     as_yaml,
-    check_plain,
-    explain,
+    check_values,
+    invalid_keys,
     lay_over_base,
     merge,
     read_file,
 )
 from nextlong.text import Json
 
-# Valid in a file name and in RUN@name.
 _OVERRIDES_FIX: Final = 'give a list such as ["compose.target_tokens=65536"]'
+# Valid in a file name and in RUN@name.
 _VariantName = Annotated[str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)]
 _SectionT = TypeVar("_SectionT", bound=Section)
 
@@ -53,23 +57,26 @@ class Encoder(Section):
 
     model: str = keyed(
         "lsa",
-        "lsa | static:<name or path> | sentence-transformers:<name or path> | openai:<model> | a plugin's",
+        "lsa | static:<name or path> | sentence-transformers:<name or path> | "
+        "openai:<model> | a plugin's",
     )
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Encoder:
-        """Validate plain data, including the option sections of encoders. Raises pydantic's ValidationError."""
-        names, plain = _encoders_named(data)
-        return encoder_with(names).model_validate(plain)
+        """Validate plain data, including the option sections of encoders.
+
+        Raises pydantic's ValidationError.
+        """
+        names, without_defaults = _encoders_named(data)
+        return encoder_with(names).model_validate(without_defaults)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Encoder.from_dict, (
-            self.model_dump(mode="json"),
-        )  # the class is built at run time
+        # The class is built at run time, so it cannot be pickled by its name.
+        return Encoder.from_dict, (self.model_dump(mode="json"),)
 
     @property
     def section(self) -> str:
-        """The name of the encoder's option section, which is also the name of its module or entry point."""
+        """The name of the encoder's option section, also that of its module."""
         return _section_of(self.model)
 
     @property
@@ -80,9 +87,10 @@ class Encoder(Section):
     @property
     def options(self) -> Section:
         """The encoder's options; the defaults if the recipe has no section for them."""
-        return (
-            getattr(self, self.section, None) or options_class(ENCODERS, self.section)()
-        )
+        given: Section | None = getattr(self, self.section, None)
+        if given is not None:
+            return given
+        return options_class(ENCODERS, self.section)()
 
     def options_as(self, kind: type[_SectionT]) -> _SectionT:
         options = self.options
@@ -92,68 +100,83 @@ class Encoder(Section):
     @field_validator("model")
     @classmethod
     def _known(cls, model: str) -> str:
+        # The default is not looked up: a worker may import the encoder's module first,
+        # which imports this one.
         if model == cls.model_fields["model"].default:
-            return model  # not checked: a worker may import the encoder's module first, which imports this one
+            return model
         section = _section_of(model)
-        if section not in ENCODERS or (":" in _usage(section)) != bool(
-            model.partition(":")[2]
-        ):
-            *others, last = (repr(_usage(name)) for name in ENCODERS.names())
-            raise ValueError(f"must be {', '.join(others)} or {last}")
-        return model
+        has_name = model.partition(":")[2] != ""
+        if section in ENCODERS and has_name == (":" in _usage(section)):
+            return model
+        *others, last = (repr(_usage(name)) for name in ENCODERS.names())
+        raise ValueError(f"must be {', '.join(others)} or {last}")
 
 
 def _encoders_named(data: Mapping[str, Any]) -> tuple[tuple[str, ...], Json]:
     """Return `_extensions` of an `encoder` section given as plain data."""
-    return _extensions(
-        ENCODERS, Encoder, data, _section_of(str(data.get("model", Encoder().model)))
-    )
+    model = data.get("model", Encoder().model)
+    return _extensions(ENCODERS, Encoder, data, chosen=_section_of(str(model)))
 
 
 def _extensions(
-    registry: Registry, base: type[Section], data: Mapping[str, Any], chosen: str
+    registry: Registry, base: type[Section], data: Mapping[str, Any], *, chosen: str
 ) -> tuple[tuple[str, ...], Json]:
-    """Return the extensions with a section in `data` (the keys of `base`), and `data` without sections of defaults only.
+    """Return the extensions with a section in `data`, and `data` without mere defaults.
 
-    The chosen extension always has a section; any other only if it differs from its defaults. So equal recipes compare equal.
+    `data` has the keys of `base` and sections of extensions. The chosen extension
+    always has a section; any other only if it differs from its defaults. So equal
+    recipes compare equal.
     """
-    named = {key for key in (chosen, *data) if isinstance(key, str)} - (
-        set(base.model_fields) - {chosen}
-    )
-    names, plain = [], dict(data)
-    for name in sorted(filter(registry.__contains__, named)):
+    keys_of_base = set(base.model_fields) - {chosen}
+    named = {key for key in (chosen, *data) if isinstance(key, str)} - keys_of_base
+    names = []
+    remaining = dict(data)
+    for name in sorted(named):
+        if name not in registry:
+            continue
         options = _options(registry, base, name)
         if not options.model_fields:
             continue
-        try:
-            is_default = (
-                name != chosen and options.model_validate(data[name]) == options()
-            )
-        except ValidationError:
-            is_default = False
-        if is_default:
-            del plain[name]
+        if name != chosen and _is_default(options, data[name]):
+            del remaining[name]
         else:
             names.append(name)
-    return tuple(names), plain
+    return tuple(names), remaining
+
+
+def _is_default(options: type[Section], given: Any) -> bool:
+    try:
+        return options.model_validate(given) == options()
+    except ValidationError:
+        return False  # reported when the whole recipe is validated
 
 
 def _options(registry: Registry, base: type[Section], name: str) -> type[Section]:
-    """Return the model of an extension's section, as `options_class` does; its name must not be a key of `base`."""
+    """Return the model of an extension's section, as `options_class` does.
+
+    Its name must not be a key of `base`.
+    """
     options = options_class(registry, name)
-    if (options.model_fields and hasattr(base, name)) or name in base.model_fields:
+    hides_attribute = bool(options.model_fields) and hasattr(base, name)
+    if hides_attribute or name in base.model_fields:
         raise registry.broken(name, "has a name that recipes use for something else")
     return options
 
 
+def _option_fields(registry: Registry, names: tuple[str, ...]) -> Json:
+    """Return the fields of extensions' sections, as `create_model` takes them."""
+    fields: Json = {}
+    for name in names:
+        options = options_class(registry, name)
+        fields[name] = (options, options())
+    return fields
+
+
 @lru_cache
 def encoder_with(names: tuple[str, ...]) -> type[Encoder]:
-    sections: Json = {
-        name: ((options := options_class(ENCODERS, name)), options()) for name in names
-    }
-    return create_model(
-        "Encoder", __base__=Encoder, __doc__=Encoder.__doc__, **sections
-    )
+    """Return the model of the encoder section with the options of these encoders."""
+    fields = _option_fields(ENCODERS, names)
+    return create_model("Encoder", __base__=Encoder, __doc__=Encoder.__doc__, **fields)
 
 
 def _section_of(model: str) -> str:
@@ -161,8 +184,9 @@ def _section_of(model: str) -> str:
 
 
 def _usage(section: str) -> str:
-    """Return the form of `encoder.model` that an encoder declares, such as `openai:<model>`."""
-    return str(getattr(ENCODERS.load(section, object), "usage", section))
+    """Return the form of `encoder.model` that an encoder declares: `openai:<model>`."""
+    encoder = ENCODERS.load(section, object)
+    return str(getattr(encoder, "usage", section))
 
 
 class Recipe(Section):
@@ -173,7 +197,8 @@ class Recipe(Section):
     )
     name: Annotated[_VariantName | None, Operational()] = keyed(
         None,
-        "name of this variant, opened as RUN@name; null: made from the settings that differ",
+        "name of this variant, opened as RUN@name; null: made from the settings that "
+        "differ",
     )
     seed: int = Field(0, description="seed of all random choices")
     workers: Annotated[keys.Positive | keys.Auto, Operational()] = keyed(
@@ -181,7 +206,8 @@ class Recipe(Section):
     )
     executor: Annotated[Literal["local", "serial", "ray"], Operational()] = keyed(
         "local",
-        "where tasks run: local processes, this process (serial), or a Ray cluster; never changes the data",
+        "where tasks run: local processes, this process (serial), or a Ray cluster; "
+        "never changes the data",
     )
     ray: Annotated[keys.Ray, Operational()] = keys.Ray()
     ingest: keys.Ingest
@@ -200,71 +226,92 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _agree(self) -> Self:
-        if "://" in self.run_dir:
-            why = "a run renames, memory-maps and locks files, which object stores do not support"
-            cure = "use a folder (on a cluster, one that all nodes share) and publish with export.push"
-            raise ValueError(
-                f"run_dir={self.run_dir} is not a local folder: {why}; {cure}"
-            )
-        special = [
-            f"tokenizer.{key}"
-            for key in ("bos", "eos")
-            if getattr(self.tokenizer, key) is not None
-        ]
-        if (tokens := self.compose.target_tokens) <= len(special):
-            beside = " and ".join(special)
-            raise ValueError(
-                f"compose.target_tokens={tokens} leaves no room for text beside {beside}; raise it"
-            )
-        need_eos = [
-            name for name in self.export.formats if terms_of(name).eos == "required"
-        ]
-        if need_eos and self.tokenizer.eos is None:
-            why = "requires an EOS token at the end of every document, but tokenizer.eos is null"
-            cure = "set it to your tokenizer's, such as <|end_of_text|> (Llama 3) or <|endoftext|> (GPT-2): "
-            cure += "`nextlong run RECIPE --set tokenizer.eos=NAME`"
-            raise ValueError(f"export.formats: {' and '.join(need_eos)} {why}; {cure}")
-        if need_eos and self.tokenizer.bos == self.tokenizer.eos:
-            why = (
-                f"takes {self.tokenizer.eos!r} for the end of a document, but "
-                "tokenizer.bos and tokenizer.eos are both this token"
-            )
-            cure = "set tokenizer.bos to null"
-            raise ValueError(f"export.formats: {' and '.join(need_eos)} {why}; {cure}")
+        """Refuse sections that are valid one by one, but do not go together."""
+        self._check_run_dir()
+        self._check_room_for_text()
+        self._check_ends_of_documents()
         if self.export.pack is not None and self.export.pack < self.sequence_tokens:
-            why = (
-                f"is less than the length of a sequence, {self.sequence_tokens} tokens"
-            )
-            cure = (
-                "raise it to at least that (a multiple of it fills rows without a gap)"
-            )
-            raise ValueError(f"export.pack={self.export.pack} {why}; {cure}")
-        if (share := self.export.validation) and self.compose.sequences == 1:
             raise ValueError(
-                f"export.validation={share:g} cannot split compose.sequences=1; make more sequences"
+                f"export.pack={self.export.pack} is less than the length of a "
+                f"sequence, {self.sequence_tokens} tokens; raise it to at least that "
+                "(a multiple of "
+                "it fills rows without a gap)"
+            )
+        validation = self.export.validation
+        if validation > 0 and self.compose.sequences == 1:
+            raise ValueError(
+                f"export.validation={validation:g} cannot split compose.sequences=1; "
+                "make more sequences"
             )
         return self
 
+    def _check_run_dir(self) -> None:
+        if "://" in self.run_dir:
+            raise ValueError(
+                f"run_dir={self.run_dir} is not a local folder: a run renames, "
+                "memory-maps and locks files, which object stores do not support; use "
+                "a folder (on a cluster, one that all nodes share) and publish with "
+                "export.push"
+            )
+
+    def _check_room_for_text(self) -> None:
+        special = []
+        if self.tokenizer.bos is not None:
+            special.append("tokenizer.bos")
+        if self.tokenizer.eos is not None:
+            special.append("tokenizer.eos")
+        tokens = self.compose.target_tokens
+        if tokens <= len(special):
+            raise ValueError(
+                f"compose.target_tokens={tokens} leaves no room for text beside "
+                f"{' and '.join(special)}; raise it"
+            )
+
+    def _check_ends_of_documents(self) -> None:
+        """Check the EOS token that some formats find the ends of documents by."""
+        need_eos = [
+            name for name in self.export.formats if terms_of(name).eos == "required"
+        ]
+        if not need_eos:
+            return
+        formats = " and ".join(need_eos)
+        eos = self.tokenizer.eos
+        if eos is None:
+            raise ValueError(
+                f"export.formats: {formats} requires an EOS token at the end of every "
+                "document, but tokenizer.eos is null; set it to your tokenizer's, such "
+                "as <|end_of_text|> (Llama 3) or <|endoftext|> (GPT-2): `nextlong run "
+                "RECIPE --set tokenizer.eos=NAME`"
+            )
+        if self.tokenizer.bos == eos:
+            raise ValueError(
+                f"export.formats: {formats} takes {eos!r} for the end of a document, "
+                "but "
+                "tokenizer.bos and tokenizer.eos are both this token; set "
+                "tokenizer.bos to null"
+            )
+
     @classmethod
     def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Recipe:
-        """Read a YAML recipe and its `base`, and apply overrides such as `compose.target_tokens=128k`.
+        """Read a YAML recipe and its `base`, and apply overrides.
 
-        A recipe with overrides is a variant of the file's own settings, which it keeps as `own`. Raises RecipeError that names
-        the file, the key, the value and the fix.
+        An override is `compose.target_tokens=128k`. A recipe with overrides is a
+        variant of the file's own settings, which it keeps as `own`. Raises RecipeError
+        that names the file, the key, the value and the fix.
         """
         path = arguments.path(path, "path", fix="give the path of a YAML recipe")
         overrides = arguments.strings(overrides, "overrides", fix=_OVERRIDES_FIX)
         data = read_file(path, init="nextlong init {}", has_presets=True)
         recipe = cls.from_dict(data, overrides=overrides, origin=str(path))
-        if overrides:
-            own = None
-            with suppress(RecipeError):  # the file is incomplete without --set
-                own = cls.from_dict(data, origin=str(path))
-            if own is None or own.identity() != recipe.identity():
-                recipe._own = own
-                recipe._overridden = tuple(
-                    dict.fromkeys(override.partition("=")[0] for override in overrides)
-                )
+        if not overrides:
+            return recipe
+        own = None
+        with suppress(RecipeError):  # the file is incomplete without --set
+            own = cls.from_dict(data, origin=str(path))
+        if own is None or own.identity() != recipe.identity():
+            keys_set = [override.partition("=")[0] for override in overrides]
+            recipe._own = own
+            recipe._overridden = tuple(dict.fromkeys(keys_set))
         return recipe
 
     @classmethod
@@ -275,58 +322,71 @@ class Recipe(Section):
         overrides: Sequence[str] = (),
         origin: str = "recipe",
     ) -> Recipe:
-        """Validate a dictionary after applying overrides; `origin` names it in errors. Raises RecipeError."""
+        """Validate a dictionary after applying overrides.
+
+        `origin` names it in errors. Raises RecipeError.
+        """
         if not isinstance(data, Mapping):
             fix = "give a dictionary with the sections of a recipe"
             raise arguments.wrong("data", data, "is not a dictionary", fix=fix)
         overrides = arguments.strings(overrides, "overrides", fix=_OVERRIDES_FIX)
         try:
-            merged = merge(lay_over_base(data) if "base" in data else data, overrides)
-            check_plain(merged, origin=origin)
+            over_base = lay_over_base(data) if "base" in data else data
+            merged = merge(over_base, overrides)
+            check_values(merged, origin=origin)
         except RecursionError:
-            cure = (
-                "contains itself or is nested too deeply; write it without references"
-            )
-            raise RecipeError(f"{origin} {cure}") from None
-        compose, encoder = merged.get("compose"), merged.get("encoder")
-        method = compose.get("method") if isinstance(compose, dict) else None
+            raise RecipeError(
+                where=origin,
+                problem="it contains itself or is nested too deeply",
+                fix="write it without references",
+            ) from None
+
+        method = _key_of_section(merged.get("compose"), "method")
         chosen = method if isinstance(method, str) else keys.Compose().method
-        methods, merged = _extensions(METHODS, Recipe, merged, chosen)
-        encoders, plain = _encoders_named(encoder if isinstance(encoder, dict) else {})
-        root = _recipe_with(methods, encoders)
+        # The models of these extensions' options become fields of the recipe's model.
+        methods, merged = _extensions(METHODS, Recipe, merged, chosen=chosen)
+        encoder = merged.get("encoder")
         if isinstance(encoder, dict):
-            merged["encoder"] = plain
+            encoders, merged["encoder"] = _encoders_named(encoder)
+        else:
+            encoders, _ = _encoders_named({})
+        root = _recipe_with(methods, encoders)
         try:
             return root.model_validate(merged)
         except ValidationError as error:
-            problems = explain(error, root, methods=METHODS.names)
-            raise RecipeError(
-                "\n".join(f"{origin}: {line}" for line in problems)
+            raise invalid_keys(
+                error, root, origin=origin, methods=METHODS.names
             ) from None
 
     def dump(self) -> str:
-        """Return the resolved recipe with every key, as YAML that `load` reads back to an equal recipe."""
+        """Return the resolved recipe with every key, as YAML.
+
+        `load` reads it back to an equal recipe.
+        """
         return as_yaml(self.as_data())
 
     def as_data(self) -> Json:
         """Return the resolved recipe as plain data, as `from_dict` takes it."""
         data = self.model_dump(mode="json")
-        return {
-            **{key: data[key] for key in data if key != "export"},
-            "export": data["export"],
-        }
+        # The export stands last, after the options of methods.
+        data["export"] = data.pop("export")
+        return data
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Recipe.from_dict, (self.as_data(),)  # the class is built at run time
+        # The class is built at run time, so it cannot be pickled by its name.
+        return Recipe.from_dict, (self.as_data(),)
 
     @property
     def overridden(self) -> tuple[str, ...]:
-        """The overridden keys that make this recipe a variant of the file's own settings; empty for those settings."""
+        """The overridden keys that make this recipe a variant of its file.
+
+        Empty for the file's own settings.
+        """
         return self._overridden
 
     @property
     def own(self) -> Recipe | None:
-        """The recipe without overrides; None if the file is not a valid recipe by itself."""
+        """The recipe without overrides; None if the file is not valid by itself."""
         return self._own if self._overridden else self
 
     @property
@@ -335,13 +395,12 @@ class Recipe(Section):
 
     @property
     def options(self) -> Section:
-        """The options of the recipe's method; a section without keys for a method without options."""
+        """The options of the recipe's method; without keys if it has no options."""
         name = self.compose.method
-        return (
-            getattr(self, name)
-            if name in type(self).model_fields
-            else _options(METHODS, Recipe, name)()
-        )
+        if name in type(self).model_fields:
+            section: Section = getattr(self, name)
+            return section
+        return _options(METHODS, Recipe, name)()
 
     def with_candidates(self, count: int) -> Recipe:
         """Return the same recipe with this number for `mine.candidates`."""
@@ -364,7 +423,7 @@ class Recipe(Section):
 
     @property
     def sequence_tokens(self) -> int:
-        """The length of a sequence: `compose.target_tokens` and the extra tokens of its formats."""
+        """The length of a sequence: target_tokens and its formats' extra tokens."""
         return self.compose.target_tokens + self.export.extra_tokens
 
     @property
@@ -373,22 +432,24 @@ class Recipe(Section):
         return self.seed if self.compose.seed is None else self.compose.seed
 
 
+def _key_of_section(section: Any, key: str) -> Any:
+    return section.get(key) if isinstance(section, dict) else None
+
+
 @lru_cache
 def _recipe_with(methods: tuple[str, ...], encoders: tuple[str, ...]) -> type[Recipe]:
     encoder = encoder_with(encoders)
-    sections: Json = {
-        name: ((options := options_class(METHODS, name)), options()) for name in methods
-    }
-    return create_model(
-        "Recipe", __base__=Recipe, encoder=(encoder, encoder()), **sections
-    )
+    fields = _option_fields(METHODS, methods)
+    fields["encoder"] = (encoder, encoder())
+    return create_model("Recipe", __base__=Recipe, **fields)
 
 
 _COMMENT_COLUMN = 44
 # The keys of a new recipe, even if they have their defaults.
 _SHOWN = frozenset((
-    "run_dir", "ingest.sources.path", "ingest.sources.name", "ingest.sources.text", "ingest.dedup", "decontaminate.files",
-    "encoder.model", "tokenizer.eos", "compose.method", "compose.sequences", "compose.target_tokens", "export.formats",
+    "run_dir", "ingest.sources.path", "ingest.sources.name", "ingest.sources.text",
+    "ingest.dedup", "decontaminate.files", "encoder.model", "tokenizer.eos",
+    "compose.method", "compose.sequences", "compose.target_tokens", "export.formats",
     "export.pack", "export.validation",
 ))  # fmt: skip
 
@@ -396,125 +457,140 @@ _SHOWN = frozenset((
 def commented(
     recipe: Recipe, *, heading: str, include: Literal["all", "important"] = "all"
 ) -> str:
-    """Return the recipe as YAML with a comment for each key; `Recipe.load` reads it back to an equal recipe.
+    """Return the recipe as YAML with a comment for each key.
 
-    Of keys that are not important, a recipe of "important" ones has those that differ from their default.
+    `Recipe.load` reads it back to an equal recipe. Of keys that are not important, a
+    recipe of "important" ones has those that differ from their default.
     """
+    commenter = _Commenter(include)
     if include == "important":
-        return _headed(heading, _lines(recipe, dict(recipe), include=include))
+        return _headed(heading, commenter.lines(recipe, dict(recipe)))
     values: Json = {name: getattr(recipe, name) for name in type(recipe).model_fields}
-    # Include the options of all built-in encoders and methods, the latter before `export`.
-    values["encoder"] = encoder_with(tuple(ENCODERS.built_in)).model_validate(
-        recipe.encoder.model_dump(mode="json")
-    )
+    # The options of all built-in encoders and methods, the latter before `export`.
+    encoder = encoder_with(tuple(ENCODERS.built_in))
+    values["encoder"] = encoder.model_validate(recipe.encoder.model_dump(mode="json"))
     export = values.pop("export")
-    of_methods = {name: options_class(METHODS, name)() for name in METHODS.built_in}
-    shown = {
-        name: values.get(name, options)
-        for name, options in of_methods.items()
-        if type(options).model_fields
-    }
-    return _headed(
-        heading, _lines(recipe, values | shown | {"export": export}, include="all")
-    )
+    for name in METHODS.built_in:
+        options = options_class(METHODS, name)
+        if options.model_fields:
+            values[name] = values.get(name, options())
+    values["export"] = export
+    return _headed(heading, commenter.lines(recipe, values))
 
 
 def commented_sections(
     recipe: BaseModel, *, heading: str, sources: Mapping[str, tuple[Any, str]]
 ) -> str:
-    """Return another kind of recipe in the same form; `sources` has the values of a preset, each with its source, by dotted key."""
-    unchanged = [
-        key
-        for key, (value, _) in sources.items()
-        if reduce(getattr, key.split("."), recipe) == value
-    ]
-    origins = {key: f"[{sources[key][1]}]" for key in unchanged}
-    return _headed(
-        heading, _lines(recipe, dict(recipe), include="all", sources=origins)
-    )
+    """Return another kind of recipe in the same form.
+
+    `sources` has the values of a preset, each with its source, by dotted key.
+    """
+    origins = {}
+    for key, (preset_value, source) in sources.items():
+        value = reduce(getattr, key.split("."), recipe)
+        if value == preset_value:
+            origins[key] = f"[{source}]"
+    commenter = _Commenter("all", sources=origins)
+    return _headed(heading, commenter.lines(recipe, dict(recipe)))
 
 
 def _headed(heading: str, lines: Sequence[str]) -> str:
-    return (
-        "\n".join([*(f"# {line}".rstrip() for line in heading.splitlines()), *lines])
-        + "\n"
+    comments = [f"# {line}".rstrip() for line in heading.splitlines()]
+    return "\n".join([*comments, *lines]) + "\n"
+
+
+@dataclass(frozen=True)
+class _Commenter:
+    """Writes sections as lines of YAML, with the descriptions of their keys.
+
+    sources: what stands before a description, by dotted key
+    """
+
+    include: Literal["all", "important"]
+    sources: Mapping[str, str] = field(default_factory=dict)
+
+    def lines(
+        self,
+        model: BaseModel,
+        values: Mapping[str, Any],
+        *,
+        above: str = "",
+        depth: int = 0,
+        has_comments: bool = True,
+    ) -> list[str]:
+        """Return the lines of a model's `values`, with nested sections.
+
+        `above` is the model's dotted key with a final dot.
+        """
+        lines: list[str] = []
+        indent = "  " * depth
+        for key, value in values.items():
+            field_info = type(model).model_fields.get(key)
+            dotted = f"{above}{key}"
+            comments = [self.sources.get(dotted)]
+            if field_info is not None and has_comments:
+                comments.append(field_info.description)
+            comment = "; ".join(filter(None, comments))
+            if isinstance(value, BaseModel):
+                lines += self._section(key, value, dotted=dotted, depth=depth)
+            elif _is_list_of_sections(value):
+                shown = comment if self.include == "all" else ""
+                lines.append(_beside(f"{indent}{key}:", shown))
+                for index, item in enumerate(value):
+                    # In a short recipe, only the first item has comments.
+                    first, *others = self.lines(
+                        item,
+                        dict(item),
+                        above=f"{dotted}.",
+                        depth=depth + 2,
+                        has_comments=self.include == "all" or index == 0,
+                    )
+                    lines += [f"{indent}  - {first.lstrip()}", *others]
+            elif self._is_shown(dotted, value, field_info):
+                lines.append(_beside(f"{indent}{key}: {_yaml_value(value)}", comment))
+        return lines
+
+    def _section(
+        self, key: str, section: BaseModel, *, dotted: str, depth: int
+    ) -> list[str]:
+        """Return the lines of a nested section; none if it is short and has no keys."""
+        below = self.lines(section, dict(section), above=f"{dotted}.", depth=depth + 1)
+        if not below and self.include == "important":
+            return []
+        summary = _summary(section) if self.include == "all" else ""
+        heading = _beside(f"{'  ' * depth}{key}:", summary)
+        blank = [""] if depth == 0 else []
+        return [*blank, heading, *below]
+
+    def _is_shown(self, dotted: str, value: Any, field_info: FieldInfo | None) -> bool:
+        if self.include == "all" or dotted in _SHOWN:
+            return True
+        return field_info is not None and value != field_info.get_default()
+
+
+def _summary(section: BaseModel) -> str:
+    """Return the first line of a section's docstring."""
+    doc = type(section).__doc__ or ""
+    return doc.strip().partition("\n")[0]
+
+
+def _is_list_of_sections(value: Any) -> bool:
+    return isinstance(value, tuple) and value != () and isinstance(value[0], BaseModel)
+
+
+def _yaml_value(value: Any) -> str:
+    """Return a value as YAML on one line."""
+    plain = list(value) if isinstance(value, tuple) else value
+    needs_quotes = isinstance(plain, str) and not (plain and plain.isprintable())
+    text: str = yaml.safe_dump(
+        plain,
+        default_style='"' if needs_quotes else None,
+        default_flow_style=True,
+        allow_unicode=True,
+        width=10_000,
     )
+    return text.removesuffix("\n").removesuffix("\n...")
 
 
-def _lines(
-    model: BaseModel,
-    values: Mapping[str, Any],
-    *,
-    include: Literal["all", "important"],
-    above: str = "",
-    depth: int = 0,
-    has_comments: bool = True,
-    sources: Mapping[str, str] = MappingProxyType({}),
-) -> list[str]:
-    """Return the lines of a model's `values`, with nested sections; `above` is its dotted key with a final dot."""
-    lines: list[str] = []
-    indent = "  " * depth
-    for key, value in values.items():
-        field, dotted = type(model).model_fields.get(key), f"{above}{key}"
-        comment = field.description if field is not None and has_comments else None
-        comment = "; ".join(filter(None, [sources.get(dotted), comment]))
-        if isinstance(value, BaseModel):
-            below = _lines(
-                value,
-                dict(value),
-                include=include,
-                above=f"{dotted}.",
-                depth=depth + 1,
-                sources=sources,
-            )
-            if below or include == "all":
-                doc = (
-                    (type(value).__doc__ or "").strip().partition("\n")[0]
-                    if include == "all"
-                    else None
-                )
-                lines += [
-                    *([""] if depth == 0 else []),
-                    _beside(f"{indent}{key}:", doc),
-                    *below,
-                ]
-        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
-            lines.append(
-                _beside(f"{indent}{key}:", comment if include == "all" else None)
-            )
-            for number, item in enumerate(value):
-                has_own = (
-                    include == "all" or number == 0
-                )  # in a short recipe, only the first item has comments
-                place: Json = {
-                    "above": f"{dotted}.",
-                    "depth": depth + 2,
-                    "has_comments": has_own,
-                }
-                first, *others = _lines(item, dict(item), include=include, **place)
-                lines += [f"{indent}  - {first.lstrip()}", *others]
-        elif (
-            include == "all"
-            or dotted in _SHOWN
-            or (field is not None and value != field.get_default())
-        ):
-            plain = list(value) if isinstance(value, tuple) else value
-            quotes = (
-                '"'
-                if isinstance(plain, str) and not (plain and plain.isprintable())
-                else None
-            )
-            text = yaml.safe_dump(
-                plain,
-                default_style=quotes,
-                default_flow_style=True,
-                allow_unicode=True,
-                width=10_000,
-            )
-            scalar = text.removesuffix("\n").removesuffix("\n...")
-            lines.append(_beside(f"{indent}{key}: {scalar}", comment))
-    return lines
-
-
-def _beside(line: str, comment: str | None) -> str:
+def _beside(line: str, comment: str) -> str:
     return f"{line:<{_COMMENT_COLUMN}}  # {comment}" if comment else line

@@ -26,7 +26,7 @@ from pydantic import (
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Positive, PositiveLength, Section, keyed
-from nextlong.recipe.text import as_yaml, explain, merge, read_file
+from nextlong.recipe.text import as_yaml, invalid_keys, merge, read_file
 from nextlong.text import Json
 
 _Share = Annotated[float, Field(ge=0, lt=1)]
@@ -284,11 +284,7 @@ class RecipeFile(Section):
         try:
             return cls.model_validate(merge(data, overrides))
         except ValidationError as error:
-            raise RecipeError(
-                "\n".join(
-                    f"{origin}: {line}" for line in explain(error, cls, methods=tuple)
-                )
-            ) from None
+            raise invalid_keys(error, cls, origin=origin) from None
 
     def dump(self) -> str:
         """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
