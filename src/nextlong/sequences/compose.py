@@ -1,10 +1,13 @@
 """Compose drafts into sequences of exactly T tokens.
 
-In:  DRAFTS, the token counts of the chunks that they name, and the text of chunks that are cut.
-Out: SEQUENCES: spans that tile [0, T), each the first tokens of a chunk, a separator, or a special token.
+In:  DRAFTS, the token counts of the chunks that they name, and the text of chunks that
+     are cut.
+Out: SEQUENCES: spans that tile [0, T), each the first tokens of a chunk, a separator,
+     or a special token.
 
-`fit.py` implements the rules. Here the text decides where a chunk is cut: between two characters if possible nearby, after
-at least one character, and so that the remaining text repeats neither the meta-document nor another negative
+`fit.py` implements the rules. Here the text decides where a chunk is cut: between two
+characters if possible nearby, after at least one character, and so that the remaining
+text repeats neither the meta-document nor another negative
 (docs/decisions/0005-near-duplicates.md).
 """
 
@@ -17,10 +20,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import finished, lookup
@@ -42,8 +46,9 @@ from nextlong.sequences.shortfall import has_gaps, is_extended
 from nextlong.text import Json
 
 _Pieces = list[fit.SizedChunk]
-_PIECES_HELD = 200_000  # about 60 MB
-_DROPPED_EXAMPLES = 100  # recorded for each reason and task: first chunk, chunks of the (meta-)documents, tokens
+_BLOCK_PIECES = 200_000  # looked up together; about 60 MB
+# Recorded for each reason and task.
+_MAX_DROPPED_EXAMPLES = 100
 _SHORT = (schemas.DropReason.TOO_FEW_NEGATIVES, schemas.DropReason.TOO_FEW_DOCUMENTS)
 # What a draft may lack because its candidates ran out, of which it knows the cause.
 _LACKS_NEGATIVES = (
@@ -53,13 +58,37 @@ _LACKS_NEGATIVES = (
 
 
 class _ComposeInputs(NamedTuple):
-    """The files that composing reads; `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None if they are not filtered."""
+    """The files that composing reads.
+
+    `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None if they are not filtered.
+    """
 
     tokens: lookup.TokenStore
     corpus: CorpusFiles
     token_chars: Path
     tokenizer: Path
     near_duplicates: tuple[shingles.ShingleStore, Path, float] | None = None
+
+
+class _DroppedDrafts:
+    """The dropped drafts: how many for each reason, and the first few of these."""
+
+    def __init__(self) -> None:
+        self.counts = Counter[str]()
+        # (first chunk, chunks of the (meta-)documents, tokens) by reason
+        self.examples: dict[str, list[tuple[int, int, int]]] = {}
+        self.longest_tokens = 0  # of those that are too short
+
+    def add(self, dropped: fit.Dropped, draft: pa.RecordBatch, pieces: _Pieces) -> None:
+        """Count a draft of these pieces that was dropped."""
+        self.counts[dropped.reason] += 1
+        if self.counts[dropped.reason] <= _MAX_DROPPED_EXAMPLES:
+            roles = draft.column("role").values.to_numpy()
+            meta_chunks = int(np.count_nonzero(roles == schemas.META))
+            example = (pieces[0].chunk, meta_chunks or len(pieces), dropped.tokens)
+            self.examples.setdefault(dropped.reason, []).append(example)
+        if dropped.reason in _SHORT:
+            self.longest_tokens = max(self.longest_tokens, dropped.tokens)
 
 
 def _compose_drafts(
@@ -75,16 +104,17 @@ def _compose_drafts(
 ) -> ComposeResult:
     """Compose the first `take[i]` drafts of each file, and count the dropped ones.
 
-    Writes `{out}.sequences.arrow`, or `{out}.{i:05d}.sequences.arrow` for several files. With `max_uses`, a chunk is a negative
-    of at most this many sequences, so one task must compose all files, in order.
+    Writes `{out}.sequences.arrow`, or `{out}.{i:05d}.sequences.arrow` for several
+    files. With `max_uses`, a chunk is a negative of at most this many sequences, so one
+    task must compose all files, in order.
     """
-    uses, dropped = Counter[int](), Counter[str]()
+    uses = Counter[int]()
     blocked: set[int] = set()  # chunks that were used `max_uses` times
-    examples: dict[str, list[tuple[int, int, int]]] = {}
-    kept, longest = list[int](), 0
-    for number, (path, taken) in enumerate(zip(drafts, take, strict=True)):
+    dropped = _DroppedDrafts()
+    kept: list[int] = []  # by file
+    for index, (path, taken) in enumerate(zip(drafts, take, strict=True)):
         kept.append(0)
-        file_out = f"{out}.{number:05d}" if len(drafts) > 1 else f"{out}"
+        file_out = f"{out}.{index:05d}" if len(drafts) > 1 else f"{out}"
         with (
             pa.OSFile(f"{file_out}.sequences.arrow", "wb") as sink,
             pa.ipc.new_file(sink, schemas.SEQUENCES) as writer,
@@ -96,18 +126,7 @@ def _compose_drafts(
                     draft, pieces, inputs, rules, seed=seed, blocked=blocked
                 )
                 if isinstance(spans, fit.Dropped):
-                    dropped[spans.reason] += 1
-                    if dropped[spans.reason] <= _DROPPED_EXAMPLES:
-                        metas = int(
-                            (
-                                draft.column("role").values.to_numpy() == schemas.META
-                            ).sum()
-                        )
-                        example = (pieces[0].chunk, metas or len(pieces), spans.tokens)
-                        examples.setdefault(spans.reason, []).append(example)
-                    longest = max(
-                        longest, spans.tokens if spans.reason in _SHORT else 0
-                    )
+                    dropped.add(spans, draft, pieces)
                     continue
                 if max_uses is not None:
                     negatives = {
@@ -117,32 +136,33 @@ def _compose_drafts(
                     blocked.update(
                         chunk for chunk in negatives if uses[chunk] >= max_uses
                     )
-                values = zip(
-                    schemas.SPAN_COLUMNS, zip(*spans, strict=True), strict=True
-                )
-                same = {
-                    name: draft.column(name)
-                    for name in ("sequence_id", "key", "layout")
-                }
-                row = {
-                    **same,
-                    "method": [method],
-                    **{name: [column] for name, column in values},
-                }
-                writer.write_batch(
-                    pa.RecordBatch.from_pydict(row, schema=schemas.SEQUENCES)
-                )
+                writer.write_batch(_sequence_row(draft, spans, method))
                 kept[-1] += 1
+    examples = {
+        reason: tuple(reason_examples)
+        for reason, reason_examples in dropped.examples.items()
+    }
     return ComposeResult(
         sequences=sum(kept),
         sequences_per_file=tuple(kept),
-        dropped=dict(dropped),
-        dropped_examples={
-            reason: tuple(of_reason) for reason, of_reason in examples.items()
-        },
-        longest_dropped_tokens=longest,
+        dropped=dict(dropped.counts),
+        dropped_examples=examples,
+        longest_dropped_tokens=dropped.longest_tokens,
         chunks_at_max_uses=len(blocked),
     )
+
+
+def _sequence_row(
+    draft: pa.RecordBatch, spans: list[fit.TokenSpan], method: str
+) -> pa.RecordBatch:
+    """Return the row of SEQUENCES of a draft, composed into these spans."""
+    row: Json = {name: draft.column(name) for name in ("sequence_id", "key", "layout")}
+    row["method"] = [method]
+    # A column of lists for each field of the spans.
+    values = zip(*spans, strict=True)
+    for name, span_values in zip(schemas.SPAN_COLUMNS, values, strict=True):
+        row[name] = [span_values]
+    return pa.RecordBatch.from_pydict(row, schema=schemas.SEQUENCES)
 
 
 def _compose_draft(
@@ -154,33 +174,29 @@ def _compose_draft(
     seed: int,
     blocked: set[int],
 ) -> list[fit.TokenSpan] | fit.Dropped:
-    starts = np.flatnonzero(
-        draft.column("role").values.to_numpy() == schemas.META
-    ).tolist()
-    cutter = _TextCutter(
-        inputs,
-        [pieces[place].chunk for place in starts],
-        separator_tokens=rules.separator_tokens,
-    )
+    """Return the spans of a draft, given the pieces that it lists."""
+    roles = draft.column("role").values.to_numpy()
+    starts = np.flatnonzero(roles == schemas.META).tolist()  # of groups, in pieces
+    meta_chunks = [pieces[start].chunk for start in starts]
+    cutter = _TextCutter(inputs, meta_chunks, separator_tokens=rules.separator_tokens)
     if draft.column("layout")[0].as_py() != schemas.Layout.EXTENDED:
-        return fit.concatenate_spans(
-            pieces, draft.column("group").values.to_pylist(), rules, cutter=cutter
-        )
+        documents = draft.column("group").values.to_pylist()
+        return fit.concatenate_spans(pieces, documents, rules, cutter=cutter)
+
     groups = [
-        fit.Group(pieces[a], pieces[a + 1 : b])
-        for a, b in pairwise([*starts, len(pieces)])
+        fit.Group(pieces[start], pieces[start + 1 : stop])
+        for start, stop in pairwise([*starts, len(pieces)])
     ]
     near_duplicates: dict[int, list[int]] = {}
-    for one_chunk, other in (
-        draft.column("near_duplicates").values.to_numpy().reshape(-1, 2).tolist()
-    ):
-        near_duplicates.setdefault(one_chunk, []).append(other)
-        near_duplicates.setdefault(other, []).append(one_chunk)
-    rng = rng_for(seed, "position", draft.column("sequence_id")[0].as_py())
+    pairs = draft.column("near_duplicates").values.to_numpy().reshape(-1, 2)
+    for left, right in pairs.tolist():
+        near_duplicates.setdefault(left, []).append(right)
+        near_duplicates.setdefault(right, []).append(left)
+    sequence_id = draft.column("sequence_id")[0].as_py()
     spans = fit.compose_spans(
         groups,
         rules,
-        rng=rng,
+        rng=rng_for(seed, "position", sequence_id),
         blocked=blocked,
         near_duplicates=near_duplicates,
         cutter=cutter,
@@ -194,48 +210,63 @@ def _compose_draft(
 def _drafts_and_pieces(
     drafts: Path, take: int, tokens: lookup.TokenStore, chunks: Sequence[Path]
 ) -> Iterator[tuple[pa.RecordBatch, _Pieces]]:
-    """Yield the first `take` drafts, and their chunks with token counts and whether a separator follows.
+    """Yield the first `take` drafts, each with its chunks as sized pieces.
 
-    No separator follows a chunk that ends in a newline, or whose document continues in the next piece of the draft; whole
-    documents continue except at passages that decontamination removed.
+    A block of drafts is looked up at a time.
     """
-    block: list[pa.RecordBatch] = []  # drafts whose chunks are looked up together
+    block: list[pa.RecordBatch] = []
     ends = [0]  # of the drafts of the block, in pieces
-    read = lookup.record_batches(drafts)
-    for number in range(take):
-        if (draft := next((draft for _, draft in read), None)) is None:
+    batches = lookup.record_batches(drafts)
+    for index in range(take):
+        _, draft = next(batches, (0, None))
+        if draft is None:
             raise RunError(
-                f"{drafts} holds {number} of {take} drafts; delete its folder and run again to rebuild it"
+                where=drafts,
+                problem=f"it holds {index} of {take} drafts",
+                fix="delete its folder and run again to rebuild it",
             )
         block.append(draft)
-        ends.append(ends[-1] + len(block[-1].column("chunk_id").values))
-        if ends[-1] < _PIECES_HELD and number < take - 1:
+        ends.append(ends[-1] + len(draft.column("chunk_id").values))
+        is_last = index == take - 1
+        if ends[-1] < _BLOCK_PIECES and not is_last:
             continue
-        # (P,) each: the concatenated pieces of all drafts of the block.
-        columns = (
-            [one.column(name).values.to_numpy() for one in block]
-            for name in ("chunk_id", "score", "role")
-        )
-        ids, scores, roles = map(np.concatenate, columns)
-        separator, doc_row, start, end = lookup.chunk_columns(
-            ids, chunks, ("separator", "doc_row", "start", "end")
-        )
-        continues = (roles[:-1] == schemas.DOCUMENT) & (ids[:-1] + 1 == ids[1:])
-        continues &= (doc_row[:-1] == doc_row[1:]) & (end[:-1] == start[1:])
-        closed = ~separator | np.append(continues, False)
-        pieces = list(
-            map(
-                fit.SizedChunk,
-                ids.tolist(),
-                tokens.counts(ids).tolist(),
-                closed.tolist(),
-                scores.tolist(),
-            )
-        )
-        yield from zip(
-            block, [pieces[first:last] for first, last in pairwise(ends)], strict=True
-        )
-        block, ends = [], [0]
+        pieces = _pieces_of(block, tokens, chunks)
+        for finished_draft, (first, last) in zip(block, pairwise(ends), strict=True):
+            yield finished_draft, pieces[first:last]
+        block = []
+        ends = [0]
+
+
+def _pieces_of(
+    block: list[pa.RecordBatch], tokens: lookup.TokenStore, chunks: Sequence[Path]
+) -> _Pieces:
+    """Return the chunks of some drafts, draft after draft, with their token counts.
+
+    A piece is closed if no separator follows it: it ends in a newline, or its document
+    continues in the next piece. Whole documents continue except at passages that
+    decontamination removed.
+    """
+    # (P,) each: of the pieces of all drafts of the block.
+    ids = _concatenated(block, "chunk_id")
+    scores = _concatenated(block, "score")
+    roles = _concatenated(block, "role")
+    is_open, doc_row, start, end = lookup.chunk_columns(
+        ids, chunks, ("separator", "doc_row", "start", "end")
+    )
+    # (P - 1,) whether the next piece continues the document; a negative never does.
+    is_next_chunk = (roles[:-1] == schemas.DOCUMENT) & (ids[:-1] + 1 == ids[1:])
+    is_adjacent = (doc_row[:-1] == doc_row[1:]) & (end[:-1] == start[1:])
+    continues = np.append(is_next_chunk & is_adjacent, False)
+    closed = ~is_open | continues
+    # Lists of Python numbers, because `fit.py` handles one piece at a time.
+    columns = (ids, tokens.counts(ids), closed, scores)
+    fields = [column.tolist() for column in columns]
+    return list(map(fit.SizedChunk, *fields))
+
+
+def _concatenated(block: list[pa.RecordBatch], name: str) -> NDArray[Any]:
+    """Return the values of a column of lists, of all drafts of a block."""
+    return np.concatenate([draft.column(name).values.to_numpy() for draft in block])
 
 
 class _ChunkText(NamedTuple):
@@ -263,7 +294,10 @@ def _read_chunk_text(chunk: int, inputs: _ComposeInputs) -> _ChunkText:
 
 
 class _TextCutter(fit.Cutter):
-    """Cut the chunks of a sequence by their texts; `meta_chunks` are those of its meta-document, if it has one."""
+    """Cut the chunks of a sequence by their texts.
+
+    `meta_chunks` are those of its meta-document, if it has one.
+    """
 
     trimmed_tokens = 4  # a character has at most four bytes, hence byte-level tokens
 
@@ -274,12 +308,14 @@ class _TextCutter(fit.Cutter):
         *,
         separator_tokens: int,
     ) -> None:
-        """Read nothing yet, because most sequences need only the texts of one chunk and of their meta-document."""
+        """Read nothing yet: most sequences need one text and their meta-document's."""
         super().__init__(separator_tokens)
-        self._inputs, self._meta_chunks = inputs, meta_chunks
+        self._inputs = inputs
+        self._meta_chunks = meta_chunks
         self._document: shingles.ComparedDocument | None = None
-        # An `lru_cache` of the bound method would refer to this object, which would then keep
-        # its inputs, with all their open files, until the garbage collector runs.
+        # An `lru_cache` of the bound method would refer to this object, which would
+        # then keep its inputs, with all their open files, until the garbage collector
+        # runs.
         self._looked_up: _ChunkText | None = None
 
     def negative(
@@ -290,52 +326,57 @@ class _TextCutter(fit.Cutter):
         *,
         following: fit.Following = "nothing",
     ) -> fit.Cut | None:
-        """Return the longest cut that fills the budget, with separators after it unless it ends in a newline.
+        """Return the longest cut that fills the budget, with separators after it.
 
-        If nothing follows and no such cut exists, the budget is filled without a separator.
+        A cut that ends in a newline has no separators after it. If nothing follows and
+        no such cut exists, the budget is filled without a separator.
         """
         if piece.tokens < budget - self.separator_tokens:
             return None
         _, text, cuts = self._look_up(piece.chunk)
-        possible = [fit.Cut(budget, closed=True)] if budget <= piece.tokens else []
-        if self.separator_tokens:
-            most = budget - self.separator_tokens
-            shorter = range(most, most - self.trimmed_tokens - 1, -1)
-            fitting = (
-                tokens
-                for tokens in shorter
-                if 1 <= tokens < piece.tokens or tokens == piece.tokens == most
-            )
-            possible += [fit.Cut(tokens, closed=False) for tokens in fitting]
-        for cut in possible:
-            kept = int(cuts.chars[cut.tokens])
-            if (
-                kept
-                and cuts.between[cut.tokens]
-                and text[:kept].endswith("\n") == cut.closed
-            ):
+        for cut in self._possible_cuts(piece, budget):
+            chars = int(cuts.chars[cut.tokens])
+            ends_in_newline = text.endswith("\n", 0, chars)
+            if chars and cuts.between[cut.tokens] and ends_in_newline == cut.closed:
                 break
         else:
             if budget > piece.tokens or not self.may_join(following):
                 return None
             cut = fit.Cut(budget, closed=True)
-            kept = int(cuts.chars[budget])
-        return cut if kept and not self._repeats(text[:kept], placed) else None
+            chars = int(cuts.chars[budget])
+        if not chars or self._repeats(text[:chars], placed):
+            return None
+        return cut
+
+    def _possible_cuts(self, piece: fit.SizedChunk, budget: int) -> list[fit.Cut]:
+        """Return the cuts that may fill a budget, longest first, whatever the text."""
+        possible = []
+        if budget <= piece.tokens:
+            possible.append(fit.Cut(budget, closed=True))
+        if not self.separator_tokens:
+            return possible
+        with_separator = budget - self.separator_tokens
+        for tokens in range(
+            with_separator, with_separator - self.trimmed_tokens - 1, -1
+        ):
+            is_whole = tokens == piece.tokens == with_separator
+            if 1 <= tokens < piece.tokens or is_whole:
+                possible.append(fit.Cut(tokens, closed=False))
+        return possible
 
     def end(self, piece: fit.SizedChunk, tokens: int) -> int:
-        """Return the most tokens, of `tokens` or up to four fewer, that end between two characters; else `tokens`."""
+        """Return the most tokens, of `tokens` or a few fewer, that end a character.
+
+        Up to four fewer are tried, as separators fill the rest; if none does, `tokens`.
+        """
         _, _, cuts = self._look_up(piece.chunk)
-        fewest = (
-            max(1, tokens - self.trimmed_tokens) if self.separator_tokens else tokens
-        )
-        return next(
-            (
-                n
-                for n in range(tokens, fewest - 1, -1)
-                if cuts.between[n] and cuts.chars[n]
-            ),
-            tokens,
-        )
+        min_tokens = tokens
+        if self.separator_tokens:
+            min_tokens = max(1, tokens - self.trimmed_tokens)
+        for kept in range(tokens, min_tokens - 1, -1):
+            if cuts.between[kept] and cuts.chars[kept]:
+                return kept
+        return tokens
 
     def _look_up(self, chunk: int) -> _ChunkText:
         """Return the text of a chunk and its possible cuts; the last chunk is kept."""
@@ -344,31 +385,34 @@ class _TextCutter(fit.Cutter):
         return self._looked_up
 
     def _repeats(self, visible: str, placed: Sequence[int]) -> bool:
-        """Return whether the remaining text of a chunk repeats the meta-document or a placed chunk."""
+        """Return whether what a cut leaves repeats the document or a placed chunk."""
         if self._inputs.near_duplicates is None:
             return False
         store, weights, threshold = self._inputs.near_duplicates
         if self._document is None:
-            (self._document,) = shingles.documents_of(
-                [self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist()]
-            )
-        own, others = shingles.shingles([visible]), store.of(np.array(placed, np.int64))
-        # Only placed chunks that share a shingle with the text are compared: text 0 is the cut chunk, the others follow.
+            texts = self._inputs.corpus.texts(np.array(self._meta_chunks))
+            (self._document,) = shingles.documents_of([texts.tolist()])
+        own = shingles.shingles([visible])
+        others = store.of(np.array(placed, np.int64))
+
+        # Only placed chunks that share a shingle with the text are compared: text 0 is
+        # the cut chunk, the others follow.
         owners = np.repeat(np.arange(len(placed)), np.diff(others.offsets))
-        sharing = np.unique(owners[np.isin(others.hashes, own.hashes)]).tolist()
-        pieces = [
-            others.hashes[others.offsets[other] : others.offsets[other + 1]]
-            for other in sharing
-        ]
-        offsets = np.cumsum([0, len(own.hashes), *map(len, pieces)])
-        compared, slots = (
-            shingles.Shingles(np.concatenate([own.hashes, *pieces]), offsets),
-            lookup.opened(weights),
-        )
+        is_shared = np.isin(others.hashes, own.hashes)
+        texts_hashes = [own.hashes]
+        for other in np.unique(owners[is_shared]).tolist():
+            first, last = others.offsets[other : other + 2]
+            texts_hashes.append(others.hashes[first:last])
+        offsets = np.cumsum([0, *map(len, texts_hashes)])
         copies = rule.find_near_duplicates(
-            compared, document=self._document, weights=slots, threshold=threshold
+            shingles.Shingles(np.concatenate(texts_hashes), offsets),
+            document=self._document,
+            weights=lookup.opened(weights),
+            threshold=threshold,
         )
-        return bool(copies.of_document[0]) or bool((copies.pairs == 0).any())
+        repeats_document = bool(copies.of_document[0])
+        repeats_other = bool((copies.pairs == 0).any())
+        return repeats_document or repeats_other
 
 
 def compose_step(
@@ -381,18 +425,17 @@ def compose_step(
 ) -> Step:
     """Return the step from DRAFTS and token counts to SEQUENCES.
 
-    With shingles and weights among the `inputs`, cut negatives are compared with the meta-document and each other again.
+    With shingles and weights among the `inputs`, cut negatives are compared with the
+    meta-document and each other again.
     """
     max_uses = compose.max_uses if is_extended(compose) else None
     min_gap = compose.min_gap_tokens if has_gaps(compose) else None
-    reuse: Literal["free", "never"] = (
-        "free" if NEGATIVES[compose.negatives].origin == "meta-chunk" else "never"
-    )
+    repeats_meta_chunks = NEGATIVES[compose.negatives].origin == "meta-chunk"
     choices: Json = {
         "target_tokens": target_tokens,
         "fit": compose.fit,
         "position": compose.position,
-        "reuse": reuse,
+        "reuse": "free" if repeats_meta_chunks else "never",
     }
     config = choices | {
         "method": compose.method,
@@ -402,42 +445,25 @@ def compose_step(
     }
 
     def tasks(done: Artifacts) -> list[Task]:
-        special = finished.special_ids(done)
         compared = None
         if "weights" in done and near_duplicates is not None and compose.fit == "exact":
-            compared = (
-                shingles.shingle_store(done),
-                done["weights"].file(".weights.npy"),
-                near_duplicates,
-            )
-        token_chars, tokenizer = (
-            done["tokenizer"].file(f".{name}")
-            for name in ("tokenchars.npy", "tokenizer.json")
-        )
+            weights = done["weights"].file(".weights.npy")
+            compared = (shingles.shingle_store(done), weights, near_duplicates)
         inputs = _ComposeInputs(
-            finished.token_store(done),
-            finished.corpus(done),
-            token_chars,
-            tokenizer,
-            compared,
+            tokens=finished.token_store(done),
+            corpus=finished.corpus(done),
+            token_chars=done["tokenizer"].file(".tokenchars.npy"),
+            tokenizer=done["tokenizer"].file(".tokenizer.json"),
+            near_duplicates=compared,
         )
-        min_gap_tokens = 0 if min_gap is None or min_gap == "auto" else min_gap
-        if min_gap == "auto":  # half the tokens of a mean chunk of the corpus, by E
-            shards = finished.chunks_of(done).results(ChunkResult)
-            chars = sum(shard.chars for shard in shards) / max(
-                1, sum(shard.chunks for shard in shards)
-            )
-            chunk_tokens = (
-                chars / done["tokenizer"].result(TokenizerResult).chars_per_token
-            )
-            min_gap_tokens = max(1, math.ceil(MIN_GAP_CHUNKS * chunk_tokens))
-        lengths: Json = {
-            f"{name}_tokens": len(getattr(special, name))
-            for name in ("separator", "bos", "eos")
-        }
-        rules = fit.Rules(**choices, min_gap_tokens=min_gap_tokens, **lengths)
-        drafts = done["draft"].files(".drafts.arrow")
-        takes = done["referenced_chunks"].result(ReferencedChunksResult).take
+        special = finished.special_ids(done)
+        rules = fit.Rules(
+            **choices,
+            min_gap_tokens=_min_gap_tokens(done, min_gap),
+            separator_tokens=len(special.separator),
+            bos_tokens=len(special.bos),
+            eos_tokens=len(special.eos),
+        )
         task = partial(
             _compose_drafts,
             inputs=inputs,
@@ -446,6 +472,8 @@ def compose_step(
             seed=seed,
             max_uses=max_uses,
         )
+        drafts = done["draft"].files(".drafts.arrow")
+        takes = done["referenced_chunks"].result(ReferencedChunksResult).take
         if max_uses is not None:
             return [partial(task, drafts=drafts, take=takes)]
         return [
@@ -453,4 +481,29 @@ def compose_step(
             for path, take in zip(drafts, takes, strict=True)
         ]
 
-    return Step("compose", 8, config, tuple(inputs), tasks, ComposeResult)
+    return Step(
+        name="compose",
+        version=8,
+        config=config,
+        inputs=tuple(inputs),
+        tasks=tasks,
+        result=ComposeResult,
+    )
+
+
+def _min_gap_tokens(done: Artifacts, min_gap: int | str | None) -> int:
+    """Return the tokens of `compose.min_gap_tokens`; None: gaps may be empty.
+
+    "auto" is half the tokens of a mean chunk of the corpus, estimated by E.
+    """
+    if min_gap is None:
+        return 0
+    if min_gap != "auto":
+        return int(min_gap)
+    shards = finished.chunks_of(done).results(ChunkResult)
+    chars = sum(shard.chars for shard in shards)
+    chunks = sum(shard.chunks for shard in shards)
+    chunk_chars = chars / max(1, chunks)
+    chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
+    chunk_tokens = chunk_chars / chars_per_token
+    return max(1, math.ceil(MIN_GAP_CHUNKS * chunk_tokens))
