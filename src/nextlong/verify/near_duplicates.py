@@ -84,7 +84,13 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
         cuts = texts_of_cuts(run, block) if run.is_exact else {}
         for sequence in block:
             document = of_document[sequence.number]
-            problems = _copies_in(sequence, document, of_chunk, cuts, rule)
+            problems = _copies_in(
+                sequence,
+                document,
+                of_chunk,
+                cuts,
+                rule,
+            )
             negatives = int(np.count_nonzero(sequence.role == NEGATIVE))
             outcome.breach_each(problems, checked=negatives)
     return outcome
@@ -119,7 +125,11 @@ def _copies_in(
     first = len(document)
     first_cut = first + len(spans)
     problems: dict[int, str] = {}  # by span
-    for a, b, how in _repeats(texts, first, **rule):
+    for a, b, how in _repeats(
+        texts,
+        first,
+        **rule,
+    ):
         span = text_spans[a - first]
         other = "the meta-document"
         if b >= first:
@@ -143,7 +153,11 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
         wanted = [sequence for sequence in block if sequence.number in passed_over]
         unused = [passed_over[sequence.number] for sequence in wanted]
         of_chunk, of_document = _words_of(run, wanted, *unused)
-        for sequence, candidates in zip(wanted, unused, strict=True):
+        for sequence, candidates in zip(
+            wanted,
+            unused,
+            strict=True,
+        ):
             placed = sequence.chunk[sequence.known(NEGATIVE)]
             # The meta-document and its short chunks, the negatives, the unused chunks.
             texts = list(of_document[sequence.number])
@@ -153,7 +167,11 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
             texts += [of_chunk[chunk] for chunk in candidates.tolist()]
 
             repeating = set()  # unused chunks, whichever of a pair repeats the other
-            for a, b, _ in _repeats(texts, first_placed, **rule):
+            for a, b, _ in _repeats(
+                texts,
+                first_placed,
+                **rule,
+            ):
                 if (a >= first_unused) != (b >= first_unused):
                     repeating.add(max(a, b))
             unused_texts = range(first_unused, len(texts))
@@ -176,7 +194,9 @@ def _rule_of(run: StoredRun) -> dict[str, Any]:
 
 
 def _words_of(
-    run: StoredRun, block: Sequence[ResolvedSequence], *further: Ids
+    run: StoredRun,
+    block: Sequence[ResolvedSequence],
+    *further: Ids,
 ) -> tuple[dict[int, _Numbers], dict[int, list[_Numbers]]]:
     """Return the words of chunks, and of documents by the number of their sequence.
 
@@ -196,7 +216,13 @@ def _words_of(
     wanted = np.concatenate([*negatives, *own_chunks.values(), *further])
     texts = run.texts_of(wanted)
     words = _words_in(list(texts.values()))
-    of_chunk = dict(zip(texts, words, strict=True))
+    of_chunk = dict(
+        zip(
+            texts,
+            words,
+            strict=True,
+        )
+    )
 
     of_document: dict[int, list[_Numbers]] = {}
     for number, chunks in own_chunks.items():
@@ -211,7 +237,11 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
     """Count again in how many of the counted documents the runs of each slot occur."""
     if "weights" not in run.steps:
         return []
-    outcome = CheckOutcome("word weights counted again", "slots", checked=_SLOTS)
+    outcome = CheckOutcome(
+        "word weights counted again",
+        "slots",
+        checked=_SLOTS,
+    )
     counted = np.load(run.files("weights", ".counted.npy")[0])
     stored = np.load(run.files("weights", ".weights.npy")[0])
     if len(np.unique(counted)) != len(counted):
@@ -350,7 +380,12 @@ def _repeats(
             for b in texts:
                 if a >= first and a != b:
                     yield a, b, how
-    yield from _repeats_by_weight(runs, first, weights=weights, threshold=threshold)
+    yield from _repeats_by_weight(
+        runs,
+        first,
+        weights=weights,
+        threshold=threshold,
+    )
 
 
 def _equal_texts(words: Sequence[_Numbers], runs: _Runs) -> list[list[int]]:
@@ -370,7 +405,11 @@ def _equal_texts(words: Sequence[_Numbers], runs: _Runs) -> list[list[int]]:
     begins = begins[is_all_shared & is_one_text]
     texts_of_begins = runs.text_of[begins]
     first_words = begins - runs.bounds[texts_of_begins]
-    for text, word in zip(texts_of_begins.tolist(), first_words.tolist(), strict=True):
+    for text, word in zip(
+        texts_of_begins.tolist(),
+        first_words.tolist(),
+        strict=True,
+    ):
         passage = words[text][word : word + _PASSAGE_WORDS]
         holders[passage.tobytes()].add(text)
 
@@ -379,7 +418,11 @@ def _equal_texts(words: Sequence[_Numbers], runs: _Runs) -> list[list[int]]:
 
 
 def _repeats_by_weight(
-    runs: _Runs, first: int, *, weights: NDArray[np.uint16] | None, threshold: float
+    runs: _Runs,
+    first: int,
+    *,
+    weights: NDArray[np.uint16] | None,
+    threshold: float,
 ) -> Iterator[tuple[int, int, str]]:
     """Yield (a, b, how) where text b has the share `threshold` of a's words, by weight.
 
@@ -415,7 +458,11 @@ def _repeats_by_weight(
 
 def _sums_by_text(runs: _Runs, values: NDArray[Any]) -> Ids:
     """Return the sum of the values, shape (r,), of each text, shape (n,)."""
-    sums = np.bincount(runs.text_of, weights=values, minlength=runs.text_count)
+    sums = np.bincount(
+        runs.text_of,
+        weights=values,
+        minlength=runs.text_count,
+    )
     return sums.astype(np.int64)
 
 
@@ -456,7 +503,11 @@ def _words_in(texts: Sequence[str]) -> list[_Numbers]:
     """Return the numbers of the words of each text, in reading order."""
     ends = accumulate(len(text) for text in texts)
     batches = groupby(
-        zip(texts, ends, strict=True),
+        zip(
+            texts,
+            ends,
+            strict=True,
+        ),
         lambda text_and_end: text_and_end[1] // _BATCH_CHARS,
     )
     numbers: list[_Numbers] = []

@@ -1,12 +1,15 @@
-"""Search: encode a sample of vectors again, recompute the scores, and search again by brute force.
+"""Search: encode a sample of vectors again, and search neighbours by brute force.
 
-In:  VECTORS, CANDIDATES, SEQUENCES. Out: one outcome per check. The reference is NumPy's float32 product of each sampled query
-with every stored vector; equal cosines may be in any order. An approximate index must reach the recall in its manifest: the
-mean over the sample may be lower by at most three of its standard errors.
+In:  VECTORS, CANDIDATES, SEQUENCES.
+Out: one outcome per check.
 
-A method of whole documents declares which other document the score of a document refers to. Nothing is checked if only the
-drafts record it. SPLiCe's scores refer to an earlier document, which is the previous one if each document retrieves one (k =
-1).
+The reference is NumPy's float32 product of each sampled query with every stored vector;
+equal cosines may be in any order. An approximate index must reach the recall in its
+manifest: the mean over the sample may be lower by at most three of its standard errors.
+
+A method of whole documents declares which other document the score of a document refers
+to. Nothing is checked if only the drafts record it. SPLiCe's scores refer to an earlier
+document, which is the previous one if each document retrieves one (k = 1).
 """
 
 from __future__ import annotations
@@ -28,92 +31,108 @@ from nextlong.verify.near_duplicates import without_cause
 from nextlong.verify.outcome import CheckOutcome, chunk_name
 from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, StoredRun
 
-_LEAST_COSINE = 0.999  # half precision moves a cosine by less than 0.001
+_MIN_COSINE = 0.999  # half precision moves a cosine by less than 0.001
 _LENGTH_TOLERANCE = 0.01
 _TOLERANCE = 1e-3
 _BLOCK_ROWS = 32_768
 _TEXTS_AT_ONCE = 4096
 _QUERIES_AT_ONCE = 1024
-_LEAST_LENGTH = (
-    1e-3  # of a mean of chunk vectors; below it, the first chunk's vector is used
-)
-_FIRST, _BEFORE = (
-    "the first document of the sequence",
-    "the previous document",
-)  # as methods declare it
-_FOUND_FOR, _EARLIER = "their parent in the tree", "an earlier document of the sequence"
+# Of a mean of chunk vectors; below it, the first chunk's vector is used.
+_MIN_LENGTH = 1e-3
+# What a score refers to, as methods declare it.
+_FIRST = "the first document of the sequence"
+_BEFORE = "the previous document"
+_FOUND_FOR = "their parent in the tree"
+_EARLIER = "an earlier document of the sequence"
+
+_Bools = NDArray[np.bool_]
+_Vectors = NDArray[np.float32]
 
 
 def check_vectors(run: StoredRun) -> list[CheckOutcome]:
-    """Check shape and length of all vectors (zero if not on a shortlist), and encode a random sample again."""
+    """Check shape and length of all vectors, and encode a random sample again.
+
+    With a shortlist, the vectors of chunks that are not on it are zero.
+    """
     if "embed" not in run.steps:
-        return [CheckOutcome("vectors", "vectors", not_needed="this run has none")]
-    lengths, again = (
-        CheckOutcome(f"vectors {what}", "vectors")
-        for what in ("have unit length", "encoded again")
-    )
-    embedded: list[Ids] = []
-    for shard, path in enumerate(run.files("embed", ".vectors.npy")):
-        is_embedded, stored = run.is_embedded(shard), np.load(path, mmap_mode="r")
-        embedded.append(pack_ids(shard, np.flatnonzero(is_embedded)))
-        lengths.checked += len(stored)
-        if len(stored) != len(is_embedded):
-            lengths.breach(
-                f"shard {shard} has {len(stored)} vectors for {len(is_embedded)} chunks"
+        return [
+            CheckOutcome(
+                "vectors",
+                "vectors",
+                not_needed="this run has none",
             )
-        rows = min(len(stored), len(is_embedded))
-        for first in range(0, rows, _BLOCK_ROWS):
-            block = slice(first, min(rows, first + _BLOCK_ROWS))
-            expected = is_embedded[block]  # 1, or 0 for chunks that were not embedded
-            norms = np.linalg.norm(stored[block].astype(np.float32), axis=1)
-            for row in np.flatnonzero(
-                ~(np.abs(norms - expected) < _LENGTH_TOLERANCE * expected + 1e-9)
-            ).tolist():
-                lengths.breach(
-                    f"the vector of {chunk_name(first + row, shard)} has the length {norms[row]:.4f}"
-                )
-    ids = np.concatenate([np.empty(0, np.int64), *embedded])
-    sampled = ids[
-        np.sort(np.random.default_rng(run.seed).permutation(len(ids))[: run.sample])
-    ]
+        ]
+    lengths = CheckOutcome("vectors have unit length", "vectors")
+    again = CheckOutcome("vectors encoded again", "vectors")
+    embedded = [np.empty(0, np.int64)]
+    for shard, path in enumerate(run.files("embed", ".vectors.npy")):
+        is_embedded = run.is_embedded(shard)
+        stored = np.load(path, mmap_mode="r")
+        embedded.append(pack_ids(shard, np.flatnonzero(is_embedded)))
+        problems = _length_problems(shard, stored, is_embedded)
+        lengths.breach_each(problems, checked=len(stored))
+    ids = np.concatenate(embedded)
+    shuffled = np.random.default_rng(run.seed).permutation(len(ids))
+    sampled = ids[np.sort(shuffled[: run.sample])]
     if len(sampled):
         _encode_again(run, sampled, again)
     return [lengths, again]
 
 
-def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
+def _length_problems(
+    shard: int,
+    stored: NDArray[np.float16],
+    is_embedded: _Bools,
+) -> Iterator[str]:
+    """Yield missing or extra vectors of a shard, and those of another length."""
+    if len(stored) != len(is_embedded):
+        yield f"shard {shard} has {len(stored)} vectors for {len(is_embedded)} chunks"
+    rows = min(len(stored), len(is_embedded))
+    for first in range(0, rows, _BLOCK_ROWS):
+        block = slice(first, min(rows, first + _BLOCK_ROWS))
+        expected = is_embedded[block]  # 1, or 0 for chunks that were not embedded
+        norms = np.linalg.norm(stored[block].astype(np.float32), axis=1)
+        # A comparison with NaN is false, so a vector with NaN has no unit length.
+        tolerance = _LENGTH_TOLERANCE * expected + 1e-9
+        has_length = np.abs(norms - expected) < tolerance
+        for row in np.flatnonzero(~has_length).tolist():
+            name = chunk_name(first + row, shard)
+            yield f"the vector of {name} has the length {norms[row]:.4f}"
+
+
+def _encode_again(
+    run: StoredRun,
+    ids: Ids,
+    outcome: CheckOutcome,
+) -> None:
+    """Compare the stored vectors of some chunks with those encoded now."""
     encoder = recipe.Encoder.from_dict(run.recipe["encoder"])
-    if (kind := kind_of(encoder)).not_repeatable:
+    kind = kind_of(encoder)
+    if kind.not_repeatable:
         outcome.skipped = f"{encoder.model} {kind.not_repeatable}"
         return
-    cosines = np.empty(
-        len(ids), np.float32
-    )  # between each stored vector and the one encoded now
+    fitted = run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None
+    # (n,) between each stored vector and the one encoded now
+    cosines = np.empty(len(ids), np.float32)
     try:
-        model = kind.load(
-            encoder,
-            run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None,
-        )
+        model = kind.load(encoder, fitted)
         for first in range(0, len(ids), _TEXTS_AT_ONCE):
-            some = ids[first : first + _TEXTS_AT_ONCE]
-            texts = run.texts_of(some)
-            true, stored = (
-                model.encode([texts[name] for name in some.tolist()]),
-                run.vectors_of(some),
-            )
+            block = slice(first, first + _TEXTS_AT_ONCE)
+            texts = run.texts_of(ids[block])
+            true = model.encode([texts[chunk] for chunk in ids[block].tolist()])
+            stored = run.vectors_of(ids[block])
+            dots = np.einsum("nd,nd->n", stored, true)
             lengths = np.linalg.norm(stored, axis=1) * np.linalg.norm(true, axis=1)
-            cosines[first : first + _TEXTS_AT_ONCE] = np.einsum(
-                "nd,nd->n", stored, true
-            ) / np.maximum(lengths, 1e-12)
+            cosines[block] = dots / np.maximum(lengths, 1e-12)
     except NextlongError as error:
         outcome.skipped = str(error)
         return
-    outcome.checked, outcome.note = len(ids), f"minimum cosine {cosines.min():.6f}"
-    for place in np.flatnonzero(~(cosines >= _LEAST_COSINE)).tolist():
-        name = chunk_name(ids[place])
-        outcome.breach(
-            f"the vector of {name} has the cosine {cosines[place]:.4f} to the one encoded now"
-        )
+    outcome.checked = len(ids)
+    outcome.note = f"minimum cosine {cosines.min():.6f}"
+    is_near = cosines >= _MIN_COSINE
+    for index in np.flatnonzero(~is_near).tolist():
+        cosine = f"has the cosine {cosines[index]:.4f} to the one encoded now"
+        outcome.breach(f"the vector of {chunk_name(ids[index])} {cosine}")
 
 
 class _MetaChunk(NamedTuple):
@@ -123,23 +142,36 @@ class _MetaChunk(NamedTuple):
     span: int
     chunk: int
 
-    def owns(self, ids: Ids) -> NDArray[np.bool_]:
+    def owns(self, ids: Ids) -> _Bools:
         """Return which chunks belong to the meta-document, shape (n,)."""
-        return np.asarray(
-            (ids >= self.sequence.doc_first[self.span])
-            & (ids < self.sequence.doc_stop[self.span])
-        )
+        is_after_first = ids >= self.sequence.doc_first[self.span]
+        is_before_stop = ids < self.sequence.doc_stop[self.span]
+        return np.asarray(is_after_first & is_before_stop)
 
 
 class _Neighbours(NamedTuple):
-    """The chunks most similar to a meta-chunk, and their scores, descending, shape (k,) each."""
+    """The chunks most similar to a meta-chunk, and their scores, descending; (k,)."""
 
     ids: Ids
-    scores: NDArray[np.float32]
+    scores: _Vectors
+
+
+class _Unused(NamedTuple):
+    """Chunks outside a sequence that are nearer to a meta-chunk than its negatives.
+
+    `farthest` is the cosine of its farthest negative.
+    """
+
+    meta: _MetaChunk
+    farthest: float
+    chunks: _Neighbours
 
 
 def check_search(run: StoredRun) -> list[CheckOutcome]:
-    """Check the scores of all negatives or documents, and search again for a random sample of meta-chunks."""
+    """Check the scores of all negatives or documents, and search again.
+
+    A random sample of meta-chunks is searched.
+    """
     candidates = CheckOutcome("candidates searched again", "meta-chunks")
     if run.layout != Layout.EXTENDED:
         candidates.not_needed = f"{run.layout} sequences have none"
@@ -147,188 +179,236 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
     nearest = CheckOutcome("negatives are the nearest unused", "meta-chunks")
     scores, meta_chunks = _check_scores_and_draw(run)
     if "mine" not in run.steps:
-        candidates.not_needed = nearest.not_needed = "this run mined no candidates"
+        candidates.not_needed = "this run mined no candidates"
+        nearest.not_needed = candidates.not_needed
         return [scores, candidates, nearest]
-    parts = run.steps["tune"].manifest["parts"] if "tune" in run.steps else []
-    promised = (
-        float(parts[0]["counts"]["recall"]) if parts else None
-    )  # None for an exact search
-    if run.negatives != NEGATIVES["top"]:
-        nearest.not_needed = "compose.negatives selects others than the nearest"
-    elif (
-        run.setting("mine", "max_similarity") is not None
-        or run.setting("compose", "max_uses") is not None
-    ):
-        nearest.not_needed = (
-            "mine.max_similarity or compose.max_uses excludes some of the nearest"
-        )
-    elif promised is not None:
-        nearest.not_needed = (
-            f"the index is approximate: its recall of {promised:g} is checked instead"
-        )
+
+    promised = _promised_recall(run)
+    nearest.not_needed = _why_not_nearest(run, promised)
     recalls: list[float] = []
-    passed_over: list[tuple[_MetaChunk, float, _Neighbours]] = []
+    unused: list[_Unused] = []
     for first in range(0, len(meta_chunks), _QUERIES_AT_ONCE):
-        some = meta_chunks[first : first + _QUERIES_AT_ONCE]
-        candidates_of = _stored_candidates(run, [meta.chunk for meta in some])
-        # Brute force returns as many as are stored, so that the two lists can be compared rank by rank.
-        k = max((len(stored.ids) for stored in candidates_of.values()), default=0)
-        for meta, true in zip(some, _brute_force(run, some, k), strict=True):
-            candidates.checked += 1
-            stored = candidates_of.get(meta.chunk)
-            candidates.breach_each(
-                _candidate_problems(run, meta, stored, true, is_exact=promised is None)
+        queries = meta_chunks[first : first + _QUERIES_AT_ONCE]
+        stored_of = _stored_candidates(run, [meta.chunk for meta in queries])
+        # Brute force returns as many as are stored, so that the two lists can be
+        # compared rank by rank.
+        k = max((len(stored.ids) for stored in stored_of.values()), default=0)
+        for meta, true in zip(
+            queries,
+            _brute_force(run, queries, k),
+            strict=True,
+        ):
+            stored = stored_of.get(meta.chunk)
+            problems = _candidate_problems(
+                run,
+                meta,
+                stored,
+                true,
+                is_exact=promised is None,
             )
+            candidates.breach_each(problems, checked=1)
             if stored is not None and len(true.ids):
-                # true.scores[-1] is the k-th best; a stored neighbour with that score counts, whichever of equal ones it is.
-                found = np.isin(stored.ids, true.ids) | (
-                    stored.scores >= true.scores[-1]
-                )
-                recalls.append(min(1.0, float(found.sum()) / len(true.ids)))
+                recalls.append(_recall(stored, true))
             if not nearest.not_needed:
-                nearest.checked += 1
-                # The cosine of the farthest uncut negative of the group, and the nearer chunks outside the sequence.
-                sequence = meta.sequence
-                in_group = (sequence.role == NEGATIVE) & (
-                    sequence.group == sequence.group[meta.span]
-                )
-                known = np.isin(
-                    true.ids, sequence.chunk[in_group & ~sequence.is_truncated]
-                )
-                farthest = float(true.scores[known].min()) if known.any() else np.inf
-                skipped = (true.scores > farthest + _TOLERANCE) & ~np.isin(
-                    true.ids, sequence.chunk
-                )
-                passed_over.append(
-                    (
-                        meta,
-                        farthest,
-                        _Neighbours(true.ids[skipped], true.scores[skipped]),
-                    )
-                )
-    nearest.breach_each(_nearer(run, passed_over))
+                unused.append(_unused_and_nearer(meta, true))
+    nearest.breach_each(_nearer(run, unused), checked=len(unused))
     if promised is None or not recalls:
         return [scores, candidates, nearest]
-    recall = CheckOutcome(
-        "recall of the approximate index", "meta-chunks", checked=len(recalls)
+    return [scores, candidates, _check_recall(recalls, promised), nearest]
+
+
+def _promised_recall(run: StoredRun) -> float | None:
+    """Return the mean recall that the index promises; None for an exact search."""
+    parts = run.steps["tune"].manifest["parts"] if "tune" in run.steps else []
+    return float(parts[0]["counts"]["recall"]) if parts else None
+
+
+def _why_not_nearest(run: StoredRun, promised: float | None) -> str:
+    """Return why negatives need not be the nearest unused chunks; "": they must be."""
+    if run.negatives != NEGATIVES["top"]:
+        return "compose.negatives selects others than the nearest"
+    max_similarity = run.setting("mine", "max_similarity")
+    max_uses = run.setting("compose", "max_uses")
+    if max_similarity is not None or max_uses is not None:
+        return "mine.max_similarity or compose.max_uses excludes some of the nearest"
+    if promised is not None:
+        recall = f"its recall of {promised:g} is checked instead"
+        return f"the index is approximate: {recall}"
+    return ""
+
+
+def _recall(stored: _Neighbours, true: _Neighbours) -> float:
+    """Return the share of the nearest chunks that is among the stored candidates."""
+    # true.scores[-1] is the k-th best; a stored neighbour with that score counts,
+    # whichever of equal ones it is.
+    is_nearest = np.isin(stored.ids, true.ids)
+    is_as_near = stored.scores >= true.scores[-1]
+    found = np.count_nonzero(is_nearest | is_as_near)
+    return min(1.0, found / len(true.ids))
+
+
+def _check_recall(recalls: list[float], promised: float) -> CheckOutcome:
+    """Compare the recalls of the sampled queries with the promised mean."""
+    outcome = CheckOutcome(
+        "recall of the approximate index",
+        "meta-chunks",
+        checked=len(recalls),
     )
-    mean, error = float(np.mean(recalls)), float(np.std(recalls)) / len(recalls) ** 0.5
-    reached = f"{mean:.3f} on average, 5th percentile {np.percentile(recalls, 5):.3f}, worst {min(recalls):.3f}"
-    recall.note = f"{reached}; promised {promised:g} on average"
-    if mean + 3 * error < promised:
-        recall.breach(
-            f"{mean:.4f} ± {error:.4f} of the nearest were found, the index promises {promised:g}"
-        )
-    return [scores, candidates, recall, nearest]
+    mean = float(np.mean(recalls))
+    standard_error = float(np.std(recalls)) / len(recalls) ** 0.5
+    percentile = np.percentile(recalls, 5)
+    outcome.note = (
+        f"{mean:.3f} on average, 5th percentile {percentile:.3f}, "
+        f"worst {min(recalls):.3f}; promised {promised:g} on average"
+    )
+    if mean + 3 * standard_error < promised:
+        share = f"{mean:.4f} ± {standard_error:.4f} of the nearest were found"
+        outcome.breach(f"{share}, the index promises {promised:g}")
+    return outcome
+
+
+def _unused_and_nearer(meta: _MetaChunk, true: _Neighbours) -> _Unused:
+    """Return the nearest chunks that the sequence lacks, but has farther negatives."""
+    sequence = meta.sequence
+    is_negative = sequence.role == NEGATIVE
+    in_group = is_negative & (sequence.group == sequence.group[meta.span])
+    negatives = sequence.chunk[in_group & ~sequence.is_truncated]
+    is_placed = np.isin(true.ids, negatives)
+    farthest = float(true.scores[is_placed].min()) if is_placed.any() else np.inf
+    is_nearer = true.scores > farthest + _TOLERANCE
+    is_unused = is_nearer & ~np.isin(true.ids, sequence.chunk)
+    chunks = _Neighbours(true.ids[is_unused], true.scores[is_unused])
+    return _Unused(meta, farthest, chunks)
 
 
 def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChunk]]:
-    """Compare the score of each negative with its cosine to the meta-chunk; also return a random sample of meta-chunks."""
+    """Compare the scores of all negatives; also return a random sample of meta-chunks.
+
+    Both in one pass over the sequences.
+    """
     outcome = CheckOutcome("scores are cosines", "negatives")
-    total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
-    sampled = set(
-        np.random.default_rng(run.seed).permutation(total)[: run.sample].tolist()
-    )
-    meta_chunks, number = [], 0
+    total = 0
+    for bare in run.bare_sequences():
+        total += int(np.count_nonzero(bare.role == META))
+    shuffled = np.random.default_rng(run.seed).permutation(total)
+    sampled = set(shuffled[: run.sample].tolist())
+    meta_chunks: list[_MetaChunk] = []
+    index = 0  # of the next meta-chunk, of all sequences
     for sequence in run.sequences():
-        metas, negatives = (
-            np.flatnonzero(sequence.role == META),
-            sequence.known(NEGATIVE),
-        )
-        # (n,) the negatives whose group has a meta-chunk, their recorded scores, and their cosines to that meta-chunk.
-        meta_of = dict(
-            zip(
-                sequence.group[metas].tolist(),
-                sequence.chunk[metas].tolist(),
-                strict=True,
-            )
-        )
-        spans = negatives[np.isin(sequence.group[negatives], [*meta_of])]
-        groups, scores = sequence.group[spans], sequence.score[spans]
-        queries = np.array([meta_of[group] for group in groups.tolist()], np.int64)
-        true = np.einsum(
-            "nd,nd->n", run.vectors_of(sequence.chunk[spans]), run.vectors_of(queries)
-        )
-        outcome.checked += len(spans)
-        for place in np.flatnonzero(~(np.abs(true - scores) <= _TOLERANCE)).tolist():
-            where, true_score = (
-                sequence.where(spans[place]),
-                f"the cosine is {true[place]:.4f}",
-            )
-            outcome.breach(f"{where} has the score {scores[place]:.4f}, {true_score}")
-        is_nearer = (
-            (np.diff(scores) > 1e-6)
-            & (np.diff(groups) == 0)
-            & (run.negatives == NEGATIVES["top"])
-        )
-        for span in spans[:-1][is_nearer].tolist():
-            outcome.breach(
-                f"{sequence.where(span)} precedes a negative that is nearer to its meta-chunk"
-            )
-        for span in metas.tolist():
-            if number in sampled and sequence.doc[span] != UNKNOWN:
-                meta_chunks.append(
-                    _MetaChunk(sequence, span, int(sequence.chunk[span]))
-                )
-            number += 1
+        _compare_scores(run, sequence, outcome)
+        for span in np.flatnonzero(sequence.role == META).tolist():
+            if index in sampled and sequence.doc[span] != UNKNOWN:
+                chunk = int(sequence.chunk[span])
+                meta_chunks.append(_MetaChunk(sequence, span, chunk))
+            index += 1
     return outcome, meta_chunks
 
 
+def _compare_scores(
+    run: StoredRun,
+    sequence: ResolvedSequence,
+    outcome: CheckOutcome,
+) -> None:
+    """Compare the score of each negative with its cosine to its group's meta-chunk."""
+    metas = np.flatnonzero(sequence.role == META)
+    meta_groups = sequence.group[metas].tolist()
+    meta_of = dict(
+        zip(
+            meta_groups,
+            sequence.chunk[metas].tolist(),
+            strict=True,
+        )
+    )
+    # (n,) the negatives whose group has a meta-chunk, their recorded scores, and their
+    # cosines to that meta-chunk.
+    negatives = sequence.known(NEGATIVE)
+    spans = negatives[np.isin(sequence.group[negatives], list(meta_of))]
+    groups = sequence.group[spans]
+    scores = sequence.score[spans]
+    queries = np.array([meta_of[group] for group in groups.tolist()], np.int64)
+    vectors = run.vectors_of(sequence.chunk[spans])
+    true = np.einsum("nd,nd->n", vectors, run.vectors_of(queries))
+
+    outcome.checked += len(spans)
+    is_cosine = np.abs(true - scores) <= _TOLERANCE
+    for index in np.flatnonzero(~is_cosine).tolist():
+        where = sequence.where(spans[index])
+        outcome.breach(
+            f"{where} has the score {scores[index]:.4f}, "
+            f"the cosine is {true[index]:.4f}"
+        )
+    if run.negatives == NEGATIVES["top"]:
+        precedes_nearer = (np.diff(scores) > 1e-6) & (np.diff(groups) == 0)
+        for span in spans[:-1][precedes_nearer].tolist():
+            where = sequence.where(span)
+            outcome.breach(
+                f"{where} precedes a negative that is nearer to its meta-chunk"
+            )
+
+
 def _stored_candidates(run: StoredRun, chunks: list[int]) -> dict[int, _Neighbours]:
+    """Return the candidates that the run stored for some chunks."""
     candidates: dict[int, _Neighbours] = {}
     for path in run.files("mine", ".candidates.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            for batch in map(reader.get_batch, range(reader.num_record_batches)):
-                names, ids, scores = (
-                    batch.column(name)
-                    for name in ("chunk_id", "neighbour_ids", "scores")
-                )
-                for row in np.flatnonzero(np.isin(names.to_numpy(), chunks)).tolist():
-                    lists = (
-                        column[row].values.to_numpy().copy() for column in (ids, scores)
-                    )
-                    candidates[names[row].as_py()] = _Neighbours(*lists)
+            for index in range(reader.num_record_batches):
+                batch = reader.get_batch(index)
+                names = batch.column("chunk_id")
+                is_wanted = np.isin(names.to_numpy(), chunks)
+                for row in np.flatnonzero(is_wanted).tolist():
+                    # Copies, because views would keep the file open.
+                    ids = batch.column("neighbour_ids")[row].values.to_numpy()
+                    scores = batch.column("scores")[row].values.to_numpy()
+                    neighbours = _Neighbours(ids.copy(), scores.copy())
+                    candidates[names[row].as_py()] = neighbours
     return candidates
 
 
 def _brute_force(
-    run: StoredRun, meta_chunks: list[_MetaChunk], k: int
+    run: StoredRun,
+    meta_chunks: list[_MetaChunk],
+    k: int,
 ) -> Iterator[_Neighbours]:
-    """Yield the `k` nearest chunks of other documents for each query; with a shortlist, only those of positive cosine."""
-    farthest = (
-        _TOLERANCE if "shortlist" in run.steps else -np.inf
-    )  # candidates with a cosine near 0 may be missing
-    queries = run.vectors_of(
-        np.array([meta.chunk for meta in meta_chunks], np.int64)
-    )  # (q, d)
-    # The best k so far of each query, unordered; the corpus is read once, block by block.
-    best = [
-        _Neighbours(np.empty(0, np.int64), np.empty(0, np.float32)) for _ in meta_chunks
-    ]
+    """Yield the `k` nearest chunks of other documents for each query.
+
+    With a shortlist, only those of positive cosine.
+    """
+    # With a shortlist, candidates with a cosine near 0 may be missing.
+    farthest = _TOLERANCE if "shortlist" in run.steps else -np.inf
+    chunks = np.array([meta.chunk for meta in meta_chunks], np.int64)
+    queries_QD = run.vectors_of(chunks)
+    # The best k so far of each query, unordered; the corpus is read once, by blocks.
+    nothing = _Neighbours(np.empty(0, np.int64), np.empty(0, np.float32))
+    best = [nothing] * len(meta_chunks)
     for shard, path in enumerate(run.files("embed", ".vectors.npy")):
-        stored, embedded = (
-            np.load(path, mmap_mode="r"),
-            np.flatnonzero(run.is_embedded(shard)),
-        )
+        stored = np.load(path, mmap_mode="r")
+        embedded = np.flatnonzero(run.is_embedded(shard))
         for first in range(0, len(embedded), _BLOCK_ROWS):
             rows = embedded[first : first + _BLOCK_ROWS]
             ids = pack_ids(shard, rows)
-            scores = (
-                queries @ stored[rows].astype(np.float32).T
-            )  # (q, rows of the block)
+            scores_QB = queries_QD @ stored[rows].astype(np.float32).T
             for query, meta in enumerate(meta_chunks):
-                others = ~meta.owns(ids) & (scores[query] > farthest)
-                all_ids = np.concatenate([best[query].ids, ids[others]])
-                all_scores = np.concatenate([best[query].scores, scores[query][others]])
-                kept = (
-                    np.argpartition(-all_scores, max(k - 1, 0))[:k]
-                    if len(all_ids) > k
-                    else slice(None)
-                )
-                best[query] = _Neighbours(all_ids[kept], all_scores[kept])
-    for found in best:
-        order = np.argsort(-found.scores, kind="stable")
-        yield _Neighbours(found.ids[order], found.scores[order])
+                scores = scores_QB[query]
+                may_be_near = ~meta.owns(ids) & (scores > farthest)
+                found = _Neighbours(ids[may_be_near], scores[may_be_near])
+                best[query] = _best(best[query], found, k)
+    for neighbours in best:
+        order = np.argsort(-neighbours.scores, kind="stable")
+        yield _Neighbours(neighbours.ids[order], neighbours.scores[order])
+
+
+def _best(
+    known: _Neighbours,
+    found: _Neighbours,
+    k: int,
+) -> _Neighbours:
+    """Return the `k` of both with the highest scores, unordered."""
+    ids = np.concatenate([known.ids, found.ids])
+    scores = np.concatenate([known.scores, found.scores])
+    if len(ids) <= k:
+        return _Neighbours(ids, scores)
+    kept = np.argpartition(-scores, max(k - 1, 0))[:k]
+    return _Neighbours(ids[kept], scores[kept])
 
 
 def _candidate_problems(
@@ -339,6 +419,10 @@ def _candidate_problems(
     *,
     is_exact: bool,
 ) -> Iterator[str]:
+    """Yield what is wrong about the stored candidates; `true` has the nearest chunks.
+
+    Those of an approximate search need not be the nearest.
+    """
     where = f"meta-chunk {chunk_name(meta.chunk)} of sequence {meta.sequence.number}"
     if stored is None:
         yield f"{where} has no candidates"
@@ -346,177 +430,251 @@ def _candidate_problems(
     ids, scores = stored
     if len(np.unique(ids)) != len(ids):
         yield f"{where} has a candidate twice"
-    for own in ids[meta.owns(ids)][:1].tolist():
-        yield f"{where} has the candidate {chunk_name(own)}, of its own document"
+    own = ids[meta.owns(ids)]
+    if len(own):
+        yield f"{where} has the candidate {chunk_name(own[0])}, of its own document"
+
     vectors = run.vectors_of(np.append(ids, meta.chunk))
     cosines = vectors[:-1] @ vectors[-1]
-    for rank in np.flatnonzero(~(np.abs(cosines - scores) <= _TOLERANCE))[:1].tolist():
-        scored = f"has the score {scores[rank]:.4f}, the cosine is {cosines[rank]:.4f}"
-        yield f"{where}: candidate {chunk_name(ids[rank])} at rank {rank} {scored}"
+    is_cosine = np.abs(cosines - scores) <= _TOLERANCE
+    wrong = np.flatnonzero(~is_cosine)
+    if len(wrong):
+        rank = wrong[0]
+        candidate = f"candidate {chunk_name(ids[rank])} at rank {rank}"
+        yield (
+            f"{where}: {candidate} has the score {scores[rank]:.4f}, "
+            f"the cosine is {cosines[rank]:.4f}"
+        )
     if np.any(np.diff(scores) > 1e-6):
         yield f"{where}: scores are not descending"
     if not is_exact:
         return
     if len(ids) < len(true.ids):
         yield f"{where} has {len(ids)} candidates, brute force finds {len(true.ids)}"
-    differs = np.abs(scores[: len(true.ids)] - true.scores[: len(scores)]) > _TOLERANCE
-    for rank in np.flatnonzero(differs)[:1].tolist():
-        nearest = f"the nearest by brute force is {chunk_name(true.ids[rank])} with {true.scores[rank]:.4f}"
-        yield f"{where}: rank {rank} is {chunk_name(ids[rank])} with {scores[rank]:.4f}, {nearest}"
+    differences = np.abs(scores[: len(true.ids)] - true.scores[: len(scores)])
+    other = np.flatnonzero(differences > _TOLERANCE)
+    if len(other):
+        rank = other[0]
+        candidate = f"{chunk_name(ids[rank])} with {scores[rank]:.4f}"
+        nearest = f"{chunk_name(true.ids[rank])} with {true.scores[rank]:.4f}"
+        yield (
+            f"{where}: rank {rank} is {candidate}, "
+            f"the nearest by brute force is {nearest}"
+        )
 
 
-def _nearer(
-    run: StoredRun, passed_over: list[tuple[_MetaChunk, float, _Neighbours]]
-) -> Iterator[str]:
-    """Yield for each meta-chunk the nearest unused chunk that is not a near-duplicate."""
+def _nearer(run: StoredRun, unused: list[_Unused]) -> Iterator[str]:
+    """Yield for each meta-chunk the nearest unused chunk that is no near-duplicate."""
     by_sequence: dict[int, Ids] = {}
-    for number, ids in (
-        (meta.sequence.number, skipped.ids)
-        for meta, _, skipped in passed_over
-        if len(skipped.ids)
-    ):
-        by_sequence[number] = np.union1d(by_sequence.get(number, ids), ids)
+    for meta, _, chunks in unused:
+        if len(chunks.ids):
+            number = meta.sequence.number
+            known = by_sequence.get(number, chunks.ids)
+            by_sequence[number] = np.union1d(known, chunks.ids)
     if run.setting("mine", "near_duplicates") is not None:
         by_sequence = without_cause(run, by_sequence)
-    for meta, farthest, skipped in passed_over:
+    for meta, farthest, chunks in unused:
         number = meta.sequence.number
-        for place in np.flatnonzero(np.isin(skipped.ids, by_sequence.get(number, [])))[
-            :1
-        ].tolist():
-            unused = f"{chunk_name(skipped.ids[place])} ({skipped.scores[place]:.4f}) is unused"
-            than = f"than one of its negatives ({farthest:.4f})"
-            yield f"sequence {number}: {unused} and nearer to meta-chunk {chunk_name(meta.chunk)} {than}"
+        is_unexplained = np.isin(chunks.ids, by_sequence.get(number, []))
+        ranks = np.flatnonzero(is_unexplained)
+        if len(ranks):
+            nearest = chunk_name(chunks.ids[ranks[0]])
+            score = f"{chunks.scores[ranks[0]]:.4f}"
+            yield (
+                f"sequence {number}: {nearest} ({score}) is unused "
+                f"and nearer to meta-chunk {chunk_name(meta.chunk)} "
+                f"than one of its negatives ({farthest:.4f})"
+            )
 
 
 def _check_document_scores(run: StoredRun) -> CheckOutcome:
+    """Check the scores of whole documents, as far as sequences show what they mean."""
     outcome = CheckOutcome("scores are cosines", "documents")
     if run.method not in METHODS:
         outcome.skipped = f"the method {run.method} is not installed here"
         return outcome
-    scored_to = str(getattr(METHODS.load(run.method, object), "scores", ""))
-    if (
-        scored_to == _FOUND_FOR
-        and run.setting(run.method, "order", "identity") == "identity"
-    ):
-        scored_to = (
-            _BEFORE if run.setting(run.method, "neighbours", 1) == 1 else _EARLIER
-        )
+    scored_to = _what_scores_mean(run)
     if scored_to not in ("", _FIRST, _BEFORE, _EARLIER):
         outcome.skipped = f"not checked: only the drafts record {scored_to}"
         return outcome
     for sequence in run.sequences():
-        outcome.breach_each(
-            _score_problems(run, sequence, scored_to),
-            checked=len(_documents(sequence)[1]),
-        )
+        _, begins, _ = _documents(sequence)
+        problems = _score_problems(run, sequence, scored_to)
+        outcome.breach_each(problems, checked=len(begins))
     return outcome
 
 
+def _what_scores_mean(run: StoredRun) -> str:
+    """Return which document a score refers to; "" if the method gives no scores."""
+    method = METHODS.load(run.method, object)
+    scored_to = str(getattr(method, "scores", ""))
+    is_in_order = run.setting(run.method, "order", "identity") == "identity"
+    if scored_to != _FOUND_FOR or not is_in_order:
+        return scored_to
+    retrieves_one = run.setting(run.method, "neighbours", 1) == 1
+    return _BEFORE if retrieves_one else _EARLIER
+
+
 def _score_problems(
-    run: StoredRun, sequence: ResolvedSequence, scored_to: str
+    run: StoredRun,
+    sequence: ResolvedSequence,
+    scored_to: str,
 ) -> Iterator[str]:
+    """Yield the documents with another score than their cosine to another document."""
+    where = sequence.where
     spans, begins, document_of = _documents(sequence)
     scores = sequence.score[begins]  # (n,) of each document
-    differs = ~np.isclose(
-        sequence.score[spans], scores[document_of], rtol=0, atol=0, equal_nan=True
+    span_scores = sequence.score[spans]
+    is_equal = np.isclose(
+        span_scores,
+        scores[document_of],
+        rtol=0,
+        atol=0,
+        equal_nan=True,
     )
-    for span in spans[differs][:1].tolist():
-        yield f"{sequence.where(span)} has the score {sequence.score[span]:.4f}, its document has another"
+    for span in spans[~is_equal][:1].tolist():
+        score = f"{sequence.score[span]:.4f}"
+        yield f"{where(span)} has the score {score}, its document has another"
     if not scored_to:
-        for place in np.flatnonzero(~np.isnan(scores))[:1].tolist():
-            yield f"{sequence.where(begins[place])} has the score {scores[place]:.4f}, {run.method} gives none"
+        for index in np.flatnonzero(~np.isnan(scores))[:1].tolist():
+            score = f"the score {scores[index]:.4f}"
+            yield f"{where(begins[index])} has {score}, {run.method} gives none"
         return
+
     vectors = _document_vectors(run, sequence, begins)
-    # (n,) the cosine of each document to the one that its score refers to; of several possible ones, the closest to the score.
-    if scored_to == _EARLIER:
-        cosines = np.where(
-            np.tri(len(vectors), k=-1, dtype=bool), vectors @ vectors.T, np.inf
-        )
-        true = cosines[
-            np.arange(len(scores)), np.abs(cosines - scores[:, None]).argmin(axis=1)
-        ]
-    else:
-        others = (
-            vectors[:1]
-            if scored_to == _FIRST
-            else np.concatenate([vectors[:1], vectors[:-1]])
-        )
-        true = np.einsum("nd,nd->n", vectors, np.broadcast_to(others, vectors.shape))
-    wrong = ~(np.abs(true - scores) <= _TOLERANCE)
+    true = _cosines_to(scored_to, vectors, scores)
+    has_score = ~np.isnan(scores)
+    is_wrong = ~(np.abs(true - scores) <= _TOLERANCE)
     if scored_to != _FIRST:
-        wrong &= ~np.isnan(scores)  # a path may continue without a score
-    wrong[:1] = ~np.isnan(scores[:1])  # the first document has no score
-    for place in np.flatnonzero(wrong).tolist():
-        true_score = f"the cosine to {scored_to} is {true[place]:.4f}"
-        yield f"{sequence.where(begins[place])} has the score {scores[place]:.4f}, {true_score}"
+        is_wrong &= has_score  # a path may continue without a score
+    is_wrong[:1] = has_score[:1]  # the first document has no score
+    for index in np.flatnonzero(is_wrong).tolist():
+        true_score = f"the cosine to {scored_to} is {true[index]:.4f}"
+        score = f"{scores[index]:.4f}"
+        yield f"{where(begins[index])} has the score {score}, {true_score}"
+
+
+def _cosines_to(
+    scored_to: str,
+    vectors_ND: _Vectors,
+    scores: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Return the cosine of each document to the one that its score refers to; (n,).
+
+    Of several possible ones, the closest to the score.
+    """
+    if scored_to == _EARLIER:
+        is_earlier = np.tri(
+            len(vectors_ND),
+            k=-1,
+            dtype=bool,
+        )
+        cosines_NN = np.where(is_earlier, vectors_ND @ vectors_ND.T, np.inf)
+        closest = np.abs(cosines_NN - scores[:, None]).argmin(axis=1)
+        true: NDArray[np.float32] = cosines_NN[np.arange(len(scores)), closest]
+        return true
+    others = vectors_ND[:1]
+    if scored_to == _BEFORE:
+        others = np.concatenate([vectors_ND[:1], vectors_ND[:-1]])
+    others_ND = np.broadcast_to(others, vectors_ND.shape)
+    cosines: NDArray[np.float32] = np.einsum("nd,nd->n", vectors_ND, others_ND)
+    return cosines
 
 
 def _check_partitions(run: StoredRun) -> list[CheckOutcome]:
-    """Check that all documents of a sequence belong to one partition, by their nearest cluster centres."""
+    """Check that all documents of a sequence belong to one partition."""
     if "partition" not in run.steps or not run.steps["partition"].manifest["parts"]:
         return []
     outcome = CheckOutcome("partitions", "sequences")
     centres_CD = np.load(run.files("clusters", ".centres.npy")[0]).astype(np.float64)
-    # Order the clusters so that each is followed by its nearest remaining one, then cut this row into equal shares: partitions.
-    parts = run.steps["clusters"].manifest["parts"][0]["counts"]["parts"]
-    sizes = np.zeros(len(centres_CD))  # documents of each cluster
-    for path in run.files("partition", ".clusters.npy"):
-        np.add.at(sizes, np.load(path), 1)
-    row, left = [0], [*range(1, len(centres_CD))]
-    while left:
-        row.append(
-            left.pop(int(np.argmax((centres_CD @ centres_CD[row[-1]])[left])))
-        )  # the first of equal ones
-    part_of, before = np.zeros(len(row), np.int64), 0.0
-    for cluster in row:
-        part_of[cluster] = min(
-            parts - 1, parts * (before + sizes[cluster] / 2) // max(1, sizes.sum())
-        )
-        before += sizes[cluster]
-    outcome.note = f"{part_of.max() + 1} partitions"
+    partition_of = _partitions_of_clusters(run, centres_CD)
+    outcome.note = f"{partition_of.max() + 1} partitions"
     for sequence in run.sequences():
-        cosines_NC = (
-            _document_vectors(run, sequence, _documents(sequence)[1]) @ centres_CD.T
-        )
+        _, begins, _ = _documents(sequence)
+        cosines_NC = _document_vectors(run, sequence, begins) @ centres_CD.T
         # Either of two centres at nearly the same distance may have been assigned.
         nearest_NC = cosines_NC >= cosines_NC.max(axis=1, keepdims=True) - _TOLERANCE
-        may_be = [set(part_of[clusters].tolist()) for clusters in nearest_NC]
+        may_be = [set(partition_of[clusters].tolist()) for clusters in nearest_NC]
         outcome.checked += 1
         if may_be and not set.intersection(*may_be):
-            outcome.breach(
-                f"sequence {sequence.number} has documents of the partitions {sorted(set.union(*may_be))}"
-            )
+            partitions = sorted(set.union(*may_be))
+            documents = f"documents of the partitions {partitions}"
+            outcome.breach(f"sequence {sequence.number} has {documents}")
     return [outcome]
 
 
+def _partitions_of_clusters(run: StoredRun, centres_CD: NDArray[np.float64]) -> Ids:
+    """Return the partition of each cluster, shape (clusters,).
+
+    The clusters are ordered so that each is followed by its nearest remaining one. This
+    row is cut into partitions of equal shares of the documents.
+    """
+    sizes = np.zeros(len(centres_CD))  # documents of each cluster
+    for path in run.files("partition", ".clusters.npy"):
+        np.add.at(sizes, np.load(path), 1)
+    row = [0]
+    left = list(range(1, len(centres_CD)))
+    while left:
+        cosines = centres_CD @ centres_CD[row[-1]]
+        nearest = int(np.argmax(cosines[left]))  # the first of equal ones
+        row.append(left.pop(nearest))
+
+    partitions = run.steps["clusters"].manifest["parts"][0]["counts"]["parts"]
+    partition_of = np.zeros(len(row), np.int64)
+    documents = max(1, sizes.sum())
+    before = 0.0  # documents of the clusters before this one
+    for cluster in row:
+        middle = before + sizes[cluster] / 2
+        partition_of[cluster] = min(partitions - 1, partitions * middle // documents)
+        before += sizes[cluster]
+    return partition_of
+
+
 def _documents(sequence: ResolvedSequence) -> tuple[Ids, Ids, Ids]:
-    """Return the spans of known documents (s,), the first span of each document (n,), and the document of each span (s,)."""
+    """Return the spans of known documents, and which documents these are.
+
+    Three arrays: the spans (s,), the first span of each document (n,), in order, and
+    the document of each span (s,), an index into the second.
+    """
     spans = sequence.known(DOCUMENT)
     _, begins, by_id = np.unique(
-        sequence.doc[spans], return_index=True, return_inverse=True
+        sequence.doc[spans],
+        return_index=True,
+        return_inverse=True,
     )
     order = np.argsort(begins)  # from document id to order in the sequence
     return spans, spans[begins[order]], np.argsort(order)[by_id]
 
 
 def _document_vectors(
-    run: StoredRun, sequence: ResolvedSequence, spans: Ids
-) -> NDArray[np.float32]:
-    """Return the unit vectors, rounded as stored, of the documents that begin at the given spans."""
-    firsts, counts = (
-        sequence.doc_first[spans],
-        sequence.doc_stop[spans] - sequence.doc_first[spans],
-    )
+    run: StoredRun,
+    sequence: ResolvedSequence,
+    spans: Ids,
+) -> _Vectors:
+    """Return the vectors of the documents that begin at the given spans.
+
+    Unit vectors, rounded as stored: the mean of the document's chunks, or its first.
+    """
+    firsts = sequence.doc_first[spans]
+    counts = sequence.doc_stop[spans] - firsts  # chunks of each document
     if run.setting("documents", "vector", "mean") == "first":
         return run.vectors_of(firsts)
+    # The chunks of all documents, document after document; each begins at `starts`.
     starts = np.cumsum(counts) - counts
-    rows = run.vectors_of(np.repeat(firsts - starts, counts) + np.arange(counts.sum()))
-    sums = np.add.reduceat(rows, starts, axis=0)
-    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-    means = np.where(
-        lengths > _LEAST_LENGTH * counts[:, None],
-        sums / np.maximum(lengths, _LEAST_LENGTH),
-        rows[starts],
+    chunks = np.repeat(firsts - starts, counts) + np.arange(counts.sum())
+    rows = run.vectors_of(chunks)
+    sums = np.add.reduceat(
+        rows,
+        starts,
+        axis=0,
     )
-    rounded: NDArray[np.float32] = means.astype(np.float16).astype(np.float32)
+    lengths = np.linalg.norm(
+        sums,
+        axis=1,
+        keepdims=True,
+    )
+    has_direction = lengths > _MIN_LENGTH * counts[:, None]
+    units = sums / np.maximum(lengths, _MIN_LENGTH)
+    means = np.where(has_direction, units, rows[starts])
+    rounded: _Vectors = means.astype(np.float16).astype(np.float32)
     return rounded

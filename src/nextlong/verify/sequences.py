@@ -111,19 +111,38 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
     A separator is wrong if it is missing, superfluous, or of another length.
     """
     last = len(sequence.role) - 1
-    yield from _special_problems(run, sequence, BOS, index=0)
-    yield from _special_problems(run, sequence, EOS, index=last)
+    yield from _special_problems(
+        run,
+        sequence,
+        BOS,
+        index=0,
+    )
+    yield from _special_problems(
+        run,
+        sequence,
+        EOS,
+        index=last,
+    )
 
     # The span that ends the text of the sequence; it is cut where the budget ends.
     final = last - 1 if run.special_ids[EOS] else last
     wants_separator = _wants_separator(sequence)
-    yield from _present_separators(run, sequence, wants_separator, final)
+    yield from _present_separators(
+        run,
+        sequence,
+        wants_separator,
+        final,
+    )
     if run.special_ids[SEPARATOR]:
         yield from _missing_separators(sequence, wants_separator, final)
 
 
 def _special_problems(
-    run: StoredRun, sequence: ResolvedSequence, role: int, *, index: int
+    run: StoredRun,
+    sequence: ResolvedSequence,
+    role: int,
+    *,
+    index: int,
 ) -> Iterator[str]:
     """Yield bos or eos spans other than the one at `index`, or with other tokens."""
     ids = run.special_ids[role]
@@ -197,12 +216,14 @@ def _present_separators(
 
 
 def _missing_separators(
-    sequence: ResolvedSequence, wants_separator: NDArray[np.bool_], final: int
+    sequence: ResolvedSequence,
+    wants_separator: NDArray[np.bool_],
+    final: int,
 ) -> Iterator[str]:
     """Yield the first chunk that lacks its separator.
 
-    The chunk at the end of the sequence may fill it exactly. Whether a cut chunk needs a
-    separator depends on its text, which `check_cuts` reads.
+    The chunk at the end of the sequence may fill it exactly. Whether a cut chunk needs
+    a separator depends on its text, which `check_cuts` reads.
     """
     is_followed = np.append(sequence.role[1:] == SEPARATOR, False)
     is_bare = wants_separator & ~sequence.is_truncated & ~is_followed
@@ -263,11 +284,18 @@ def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
         if len(meta_spans) != stop - first:
             share = f"{len(meta_spans)} of the {stop - first} chunks"
             yield f"sequence {sequence.number} has {share} of its meta-document"
-    yield from _group_problems(run, sequence, meta_chunks=len(meta_spans))
+    yield from _group_problems(
+        run,
+        sequence,
+        meta_chunks=len(meta_spans),
+    )
 
 
 def _group_problems(
-    run: StoredRun, sequence: ResolvedSequence, *, meta_chunks: int
+    run: StoredRun,
+    sequence: ResolvedSequence,
+    *,
+    meta_chunks: int,
 ) -> Iterator[str]:
     """Yield groups out of order, and meta-chunks elsewhere than `compose.position`."""
     chunk_spans = np.flatnonzero(sequence.is_chunk)
@@ -326,7 +354,9 @@ def _concatenated_problems(sequence: ResolvedSequence) -> Iterator[str]:
 
 
 def _beginning_problems(
-    sequence: ResolvedSequence, previous: int | None, span: int
+    sequence: ResolvedSequence,
+    previous: int | None,
+    span: int,
 ) -> Iterator[str]:
     """Yield what is wrong where a document begins at a span, after a previous one."""
     group = int(sequence.group[span])
@@ -369,7 +399,7 @@ def _interleaved_problems(sequence: ResolvedSequence) -> Iterator[str]:
 
 
 def _repeat_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
-    """Yield repeated chunks; only negatives that repeat their meta-chunk are allowed."""
+    """Yield repeated chunks, except negatives that must repeat their meta-chunk."""
     is_unique = sequence.is_chunk
     if run.negatives.origin == "meta-chunk":
         is_unique = is_unique & (sequence.role != NEGATIVE)
@@ -450,7 +480,9 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
 
 
 def _documents_taken_twice(
-    run: StoredRun, sequence: ResolvedSequence, is_taken: list[NDArray[np.bool_]]
+    run: StoredRun,
+    sequence: ResolvedSequence,
+    is_taken: list[NDArray[np.bool_]],
 ) -> Iterator[str]:
     """Yield a document of an earlier sequence, and mark those of this one as taken."""
     role = META if run.layout == Layout.EXTENDED else DOCUMENT
@@ -503,7 +535,12 @@ def _check_uses(run: StoredRun, uses: list[NDArray[np.uint16]]) -> CheckOutcome:
 class Tokenized:
     """The text of a chunk, addressed by its tokens."""
 
-    def __init__(self, run: StoredRun, chunk: int, text: str) -> None:
+    def __init__(
+        self,
+        run: StoredRun,
+        chunk: int,
+        text: str,
+    ) -> None:
         self.text = text
         self._offsets = run.reference.offsets(text, begins=run.begins(chunk))
 
@@ -547,17 +584,27 @@ def check_cuts(run: StoredRun) -> list[CheckOutcome]:
 
 
 def _cut_problems(
-    run: StoredRun, sequence: ResolvedSequence, texts: dict[int, Tokenized]
+    run: StoredRun,
+    sequence: ResolvedSequence,
+    texts: dict[int, Tokenized],
 ) -> Iterator[str]:
     """Yield the problems of each cut chunk of a sequence."""
     has_text = np.isin(sequence.chunk, list(texts))
     for span in _spans_where(sequence.is_truncated & has_text):
         tokenized = texts[int(sequence.chunk[span])]
-        yield from _problems_of_cut(run, sequence, span, tokenized)
+        yield from _problems_of_cut(
+            run,
+            sequence,
+            span,
+            tokenized,
+        )
 
 
 def _problems_of_cut(
-    run: StoredRun, sequence: ResolvedSequence, span: int, tokenized: Tokenized
+    run: StoredRun,
+    sequence: ResolvedSequence,
+    span: int,
+    tokenized: Tokenized,
 ) -> Iterator[str]:
     """Yield what is wrong about a cut.
 
@@ -590,7 +637,9 @@ def _problems_of_cut(
     if fills_budget and not has_separator:
         max_tokens = tokens - separator_tokens
     kept = _cut_between_characters(
-        tokenized, max_tokens=max_tokens, may_end_line=not fills_budget
+        tokenized,
+        max_tokens=max_tokens,
+        may_end_line=not fills_budget,
     )
     if kept is not None:
         fewer = f"{tokens - kept} tokens fewer"
@@ -598,7 +647,10 @@ def _problems_of_cut(
 
 
 def _cut_between_characters(
-    tokenized: Tokenized, *, max_tokens: int, may_end_line: bool
+    tokenized: Tokenized,
+    *,
+    max_tokens: int,
+    may_end_line: bool,
 ) -> int | None:
     """Return the longest cut between characters; None if none of the first few is."""
     for tokens in range(max_tokens, max(0, max_tokens - _MAX_TRIMMED), -1):
