@@ -290,9 +290,9 @@ def test_texts_that_the_two_class_differently_go_to_the_reference():
     fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
     texts = ["plain", "", "long \u017f", "kelvin \u212a", "\u180e"]
     stored = [np.array(tokenizer.encode(text).ids, np.uint32) for text in texts]
-    assert tokens._differs(fast, texts, stored) == [False, False, True, True, True]
+    assert tokens._is_disputed(fast, texts, stored) == [False, False, True, True, True]
     stored[0][0] += 1
-    assert tokens._differs(fast, texts, stored) == [True, False, True, True, True]
+    assert tokens._is_disputed(fast, texts, stored) == [True, False, True, True, True]
 
 
 def byte_level(*, normalizer=None):
@@ -338,7 +338,7 @@ def test_decoded_text_is_judged_as_the_tokenizer_decodes_it(tokenizer, data):
         else tokenizer.normalizer.normalize_str(text)
     )
     stored = [np.array(ids, np.uint32)]
-    chunks = tokens._Tokenized(np.array([7]), [text], [True], stored)
+    chunks = tokens._ChunkBatch(np.array([7]), [text], [True], stored)
     problems = tokens._text_problems(run, 0, chunks, tokens._Lossy())
     assert [problem.partition(" at ")[0] for problem in problems] == [
         tokens.chunk_name(7)
@@ -365,12 +365,12 @@ def test_a_text_that_the_tokenizer_itself_does_not_restore_is_counted_apart(
     run, text = lossy_run(normalizer), "The First Day"
     (ids,) = run.reference.ids([text], [True])
     stored = [np.array(ids, np.uint32)]
-    chunks = tokens._Tokenized(np.array([7]), [text], [True], stored)
+    chunks = tokens._ChunkBatch(np.array([7]), [text], [True], stored)
     lossy = tokens._Lossy()
     assert list(tokens._text_problems(run, 0, chunks, lossy)) == []
     assert lossy.chunks == is_lossy
     assert ("▁First" in lossy.example) == is_lossy
     # Other ids than the tokenizer's own are found all the same.
     changed = [stored[0][::-1]]
-    chunks = tokens._Tokenized(np.array([7]), [text], [True], changed)
+    chunks = tokens._ChunkBatch(np.array([7]), [text], [True], changed)
     assert len(list(tokens._text_problems(run, 0, chunks, tokens._Lossy()))) == 1
