@@ -72,7 +72,6 @@ RECORDS = {
     "run.json",
     "inputs.json",
     "report.html",
-    "sweep.html",
     ".lock",
 }
 

@@ -527,7 +527,7 @@ def test_the_pages_of_a_variant_go_with_it(own, call):
         f"report-{other}@{current}.html",
         "report-2@variants@0123abcd.html",
     )
-    for page in (*pages, "sweep.html"):
+    for page in pages:
         shown = current if page == "report.html" else f"{current} {other}"
         (own / page).write_text(f'<meta name="{VARIANTS_META}" content="{shown}">')
     assert call("gc", own, "--drop", other, "--yes")[0] == 0

@@ -4,7 +4,6 @@ import pytest
 
 from nextlong.engine import store
 from nextlong.runs.variants import (
-    SWEEP,
     VARIANTS_META,
     bytes_of,
     find_pages,
@@ -45,7 +44,7 @@ def test_pages_are_found_by_the_variants_that_their_heads_name(tmp_path):
         "report-a.html": "a",
         "report-a@b.html": "a b",
         "report-a@variants@b.html": "a variants b",
-        SWEEP: "a=1 b",
+        "report-a=1@b.html": "a=1 b",
     }
     for page, names in (pages | {"report.html": "b"}).items():
         (tmp_path / page).write_text(
@@ -60,8 +59,14 @@ def test_pages_are_found_by_the_variants_that_their_heads_name(tmp_path):
             )
         }
 
-    assert found("b") == {"report-a@b.html", "report-a@variants@b.html", SWEEP}
-    assert found("a=1", "other") == {SWEEP}
+    assert found("b") == {
+        "report-a@b.html",
+        "report-a@variants@b.html",
+        "report-a=1@b.html",
+    }
+    assert found("a=1", "other") == {"report-a=1@b.html"}
     assert found() == set()
-    (tmp_path / SWEEP).write_text("<head></head>")  # which does not say what it shows
-    assert found("other") == {SWEEP}
+    (tmp_path / "report-a=1@b.html").write_text(
+        "<head></head>"
+    )  # which does not say what it shows
+    assert found("other") == {"report-a=1@b.html"}

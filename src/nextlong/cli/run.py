@@ -143,13 +143,13 @@ def run_recipe(
     )
     (made,) = written.runs
     if args.json:
-        write_page.leave([made])
+        write_page.leave(made)
         present(args, summary.run_of(written))
         return
     facts = [*summary.lines(written, named=str(made))]
     facts.append(("inspect", f"nextlong peek {shlex.quote(str(made))}"))
     tables.show_facts(facts, shown)
-    tables.show_facts([("report", write_page.leave([made]))], shown, beside=facts)
+    tables.show_facts([("report", write_page.leave(made))], shown, beside=facts)
     if variant := _variant(recipe, made, before):
         tables.show_facts([("variant", variant)], shown, beside=facts)
 
@@ -186,8 +186,6 @@ def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
 def sweep(args: Namespace) -> None:
     from nextlong.report import compare, tables
     from nextlong.report import sweep as grid
-    from nextlong.report.page import write as write_page
-    from nextlong.runs.run import Run
 
     variants = grid.variants(args.recipe, args.over, overrides=args.overrides)
     for path in (args.csv, args.json):
@@ -200,10 +198,14 @@ def sweep(args: Namespace) -> None:
     for number, variant in enumerate(variants, start=1):
         tables.say(f"{number} of {len(variants)} variants: {variant.name}", progress)
         outcomes.append(next(ran))
+    measured = [outcome.stats for outcome in outcomes if outcome.stats is not None]
     if args.json == _STDOUT:
         present(args, grid.json_of(outcomes))
     else:
-        grid.show(outcomes, console())
+        if measured:
+            compare.show(measured, console())
+        for note in grid.notes(outcomes):
+            tables.say(note, console())
         if args.json is not None:
             write(
                 args.json,
@@ -211,11 +213,15 @@ def sweep(args: Namespace) -> None:
             )
     if args.csv:
         write(args.csv, compare.csv_text(grid.rows(outcomes)))
-    if made := [Run(outcome.stats.run) for outcome in outcomes if outcome.stats]:
-        tables.say(f"report: {write_page.leave(made)}", progress)
-    if failed := sum(outcome.stats is None for outcome in outcomes):
+    if measured:
+        run_dir = variants[0].recipe.run_dir
+        tables.say(
+            f"side by side in a browser: nextlong report {shlex.quote(f'{run_dir}@*')}",
+            progress,
+        )
+    if failed := len(outcomes) - len(measured):
         raise NextlongError(
-            f"{failed} of {len(outcomes)} variants failed; the table says why"
+            f"{failed} of {len(outcomes)} variants failed; their lines say why"
         )
 
 

@@ -1,4 +1,4 @@
-"""Sweep: run one recipe over a grid of values in one run directory: one variant (`RUN@NAME`) per grid point, and a table.
+"""Sweep: run one recipe over a grid of values in one run directory: one variant (`RUN@NAME`) per grid point.
 
 A grid point with the recipe's own settings is the variant that `RUN` opens. All variants are validated before any runs.
 Shared steps are cached, so an interrupted sweep resumes.
@@ -24,7 +24,6 @@ from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done
 from nextlong.errors import NextlongError, RecipeError
-from nextlong.methods.base import described
 from nextlong.reading.files import InputFile
 from nextlong.reading.listing import input_files, recognise_inputs
 from nextlong.recipe import Recipe
@@ -34,15 +33,6 @@ from nextlong.runs.run import Run
 from nextlong.runs.stats import Stats, measure
 from nextlong.sequences.shortfall import why_fewer
 from nextlong.text import Json
-
-_TABLE = (
-    "sequences",
-    "tokens",
-    "cosine_mean",
-    "document_cosine_mean",
-    "distance_p50",
-    "distinct_documents",
-)
 
 
 class _GridPoint(NamedTuple):
@@ -204,53 +194,20 @@ def run_variants(
         yield _Outcome(variant, round(seconds, 3), stats, error, causes)
 
 
-def show(outcomes: Sequence[_Outcome], console: Console) -> None:
-    """Print one line per variant with the swept keys; above it the values that are the same in all, below it the failures."""
-    numbers = rows(outcomes)
-    same = compare.show_same(numbers, _TABLE[1:], console)
-    shown = [
-        key
-        for key in _TABLE
-        if key not in same
-        and (key == "sequences" or any(row.get(key) for row in numbers))
-    ]
-    keys = list(outcomes[0].variant.settings)
-    lasts = [key.rpartition(".")[2] for key in keys]
-    lines, notes = [], []
-    for outcome, row in zip(outcomes, numbers, strict=True):
-        (name, settings, recipe), stats = outcome.variant, outcome.stats
-        cells = (
-            [compare.text_of(row.get(key)) for key in shown]
-            if stats
-            else ["failed", *"–" * (len(shown) - 1)]
-        )
-        lines.append(
-            [*map(word, settings.values()), *cells, f"{outcome.new_core_seconds:,.1f}"]
-        )
-        requested = recipe.compose.sequences
-        if outcome.error:
-            notes.append(f"{name}: {outcome.error}")
-        elif stats and isinstance(requested, int) and stats.sequences < requested:
-            notes.append(
-                f"{name}: {stats.sequences:,} of {requested:,} sequences ({outcome.why_fewer})"
+def notes(outcomes: Sequence[_Outcome]) -> list[str]:
+    """Return what the table of `compare` does not tell: failures, and too few sequences."""
+    lines = []
+    for outcome in outcomes:
+        name = outcome.variant.name
+        requested = outcome.variant.recipe.compose.sequences
+        if outcome.stats is None:
+            lines.append(f"{name}: {outcome.error}")
+        elif isinstance(requested, int) and outcome.stats.sequences < requested:
+            lines.append(
+                f"{name}: {outcome.stats.sequences:,} of {requested:,} sequences "
+                f"({outcome.why_fewer})"
             )
-    headings = [
-        *(lasts if len(set(lasts)) == len(lasts) else keys),
-        *shown,
-        "new_core_seconds",
-    ]
-    between = "\n" if console.is_terminal else " "
-    tables.show_in_blocks(
-        [key.replace("_", between) for key in headings], lines, console, names=len(keys)
-    )
-    # What does not fit into the table: the description of a method, and the error of a variant.
-    recipes = [outcome.variant.recipe for outcome in outcomes]
-    of_methods = sorted(
-        {described(recipe) for recipe in recipes}
-        - {recipe.compose.method for recipe in recipes}
-    )
-    for note in (*of_methods, *notes):
-        tables.say(note, console)
+    return lines
 
 
 def rows(outcomes: Sequence[_Outcome]) -> list[Json]:

@@ -112,7 +112,6 @@ def bytes_of(folder: Path) -> int:
 
 _LEFTOVERS = (".work-*", ".*.tmp")
 CURRENT: Final = "report.html"  # of the variant that `RUN` opens
-SWEEP: Final = "sweep.html"  # of those that a sweep made
 VARIANTS_META: Final = (
     "nextlong-variants"  # in the head of a page: which variants it shows
 )
@@ -214,9 +213,7 @@ def _fingerprint(folder: str) -> str:
 def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[_Waste]:
     """Return the reports to delete with dropped variants: their heads name one of these, or name no variants."""
     gone, pages = {variant.name for variant in dropped}, []
-    for page in (
-        [*sorted(run_dir.glob("report-*.html")), *run_dir.glob(SWEEP)] if gone else []
-    ):
+    for page in sorted(run_dir.glob("report-*.html")) if gone else []:
         with page.open(encoding="utf-8", errors="replace") as file:
             named = re.search(
                 rf'name="{VARIANTS_META}" content="([^"]*)"', file.read(HEAD_CHARS)

@@ -15,7 +15,6 @@ import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.errors import NextlongError
-from nextlong.picture.pieces import RUNS
 from nextlong.report.page import words, write
 from nextlong.runs import stats
 
@@ -338,18 +337,9 @@ def written(monkeypatch):
 
 def test_a_report_that_shows_just_that_is_left_as_it_was(written, tmp_path):
     path = tmp_path / "report.html"
-    assert write.leave(runs(tmp_path, "base")) == str(path)
-    assert write.leave(runs(tmp_path, "base")) == str(path)
+    assert write.leave(*runs(tmp_path, "base")) == str(path)
+    assert write.leave(*runs(tmp_path, "base")) == str(path)
     assert written == [["base"]]
     path.write_text(path.read_text().replace("id:base", "id:earlier"))
-    write.leave(runs(tmp_path, "base"))
+    write.leave(*runs(tmp_path, "base"))
     assert written == [["base"], ["base"]]
-
-
-def test_of_a_sweep_the_first_are_shown_and_the_rest_told(written, tmp_path):
-    names = [f"s{number}" for number in range(RUNS + 2)]
-    told = write.leave(runs(tmp_path, *names))
-    assert told == f"{tmp_path / 'sweep.html'} (the first {RUNS} of {len(names)})"
-    assert written == [names[:RUNS]]
-    assert write.leave(runs(tmp_path, "a", "b")) == str(tmp_path / "sweep.html")
-    assert not (tmp_path / "report.html").exists()

@@ -29,7 +29,7 @@ from nextlong.report.page import cards, sequences, words
 from nextlong.runs import stats
 from nextlong.runs.card import Exported
 from nextlong.runs.run import Run
-from nextlong.runs.variants import CURRENT, HEAD_CHARS, SWEEP, VARIANTS_META
+from nextlong.runs.variants import CURRENT, HEAD_CHARS, VARIANTS_META
 from nextlong.text import counted
 
 _LONGEST_NAME_BYTES: Final = (
@@ -38,22 +38,17 @@ _LONGEST_NAME_BYTES: Final = (
 _EXAMPLES: Final = 3  # near-duplicates of a run
 
 
-def leave(runs: Sequence[Run]) -> str:
-    """Write the report of some variants of one run directory unless it is up to date; return its path for a message."""
-    shown = runs[:RUNS]
-    path = place_of(shown) if len(shown) == 1 else shown[0].path / SWEEP
+def leave(run: Run) -> str:
+    """Write the report of a variant unless it is up to date; return its path."""
+    path = place_of([run])
     is_current = False
     if path.is_file():
         with path.open(encoding="utf-8", errors="replace") as file:
-            is_current = identity(shown) in file.read(HEAD_CHARS)
+            is_current = identity([run]) in file.read(HEAD_CHARS)
     if not is_current:
         with store.explained(path):
-            store.write_file(path, page(shown))
-    return (
-        str(path)
-        if shown == runs
-        else f"{path} (the first {len(shown)} of {len(runs)})"
-    )
+            store.write_file(path, page([run]))
+    return str(path)
 
 
 def place_of(runs: Sequence[Run]) -> Path:
