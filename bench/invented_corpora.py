@@ -16,9 +16,15 @@ from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from invented import breaches, counted, recipe_of, run_and_verify, write_tokenizer
+from tests.support.invented import (
+    breaches,
+    counted,
+    recipe_of,
+    run_and_verify,
+    write_tokenizer,
+)
 
 
 def main() -> None:

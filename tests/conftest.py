@@ -23,11 +23,11 @@ os.environ.update(
 )
 
 import nextlong
-from executing import carry_out
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.engine.local import LocalExecutor
 from nextlong.recipe import Recipe
+from tests.support.executing import carry_out
 
 # What drives a browser has an environment of its own (.ci/run browser).
 collect_ignore = [] if find_spec("playwright") else ["browser", "view/test_guard.py"]

@@ -10,7 +10,7 @@ import pytest
 import nextlong
 from nextlong import arguments
 from nextlong.errors import ArgumentError
-from odd_arguments import accepted
+from tests.support.odd_arguments import accepted
 
 TEXTS = [f"a few words, {number}. " * 9 for number in range(3)]
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 
 import nextlong
-from larger_cases import thorough
 from nextlong import schemas
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.cli import main as cli_main
 from nextlong.sequences.tokenizer import train_bpe
+from tests.support.larger_cases import thorough
 
 WORDS = [
     "tide",

@@ -8,12 +8,12 @@ import sys
 import pytest
 
 import nextlong
-from larger_cases import thorough
 from nextlong import checks, pipeline
 from nextlong.checks import NOT_PLANNED, Corpus, check, check_enough
 from nextlong.cli.main import main
 from nextlong.errors import CorpusError, EncoderError, ExportError
 from nextlong.sequences.tokenizer import load_tokenizer, train_bpe
+from tests.support.larger_cases import thorough
 
 
 def checked(recipe, **options):

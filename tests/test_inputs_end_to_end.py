@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import nextlong
-from conftest import write_corpus
-from larger_cases import thorough
 from nextlong.cli import main as cli_main
 from nextlong.corpus import ingest
+from tests.conftest import write_corpus
+from tests.support.larger_cases import thorough
 
 
 def write_table(folder):

@@ -7,8 +7,14 @@ from collections import Counter
 
 import pytest
 
-from invented import breaches, counted, recipe_of, run_and_verify, write_tokenizer
-from larger_cases import thorough
+from tests.support.invented import (
+    breaches,
+    counted,
+    recipe_of,
+    run_and_verify,
+    write_tokenizer,
+)
+from tests.support.larger_cases import thorough
 
 AT_ONCE = 5
 

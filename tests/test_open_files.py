@@ -9,11 +9,11 @@ from functools import partial
 
 import pytest
 
-from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.plugins import FORMATS, METHODS
 from nextlong.sequences.tokenizer import END_OF_TEXT
-from open_files import DESCRIPTORS, RepeatingExecutor
+from tests.support.larger_cases import thorough
+from tests.support.open_files import DESCRIPTORS, RepeatingExecutor
 
 pytestmark = pytest.mark.skipif(
     not DESCRIPTORS.is_dir(), reason="open files are counted in /proc"

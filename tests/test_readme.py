@@ -12,9 +12,9 @@ from statistics import fmean
 import pytest
 import yaml
 
-from larger_cases import thorough
 from nextlong.cli import main
 from nextlong.cli.demo import write_demo_corpus
+from tests.support.larger_cases import thorough
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(

@@ -17,13 +17,13 @@ import pytest
 from rich.console import Console
 
 import nextlong
-from counted import total
-from killed import kill_at, kill_forked_at, stop_at
-from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.engine.progress import Lines
 from nextlong.report.plan.page import show
+from tests.support.counted import total
+from tests.support.killed import kill_at, kill_forked_at, stop_at
+from tests.support.larger_cases import thorough
 
 PATIENCE_S = 60
 STEPS = [

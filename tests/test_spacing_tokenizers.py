@@ -6,7 +6,7 @@ from tokenizers import Tokenizer
 import nextlong
 from nextlong import pipeline
 from nextlong.verify import checks
-from spacing_tokenizers import MAKERS, made
+from tests.support.spacing_tokenizers import MAKERS, made
 
 
 def run_with(tmp_path, recipe_for, name, *overrides):

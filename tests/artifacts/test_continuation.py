@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.spacing_tokenizers import MAKERS, TEXTS, byte_fallback, made, unigram
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from nextlong.artifacts.continuation import (
@@ -15,7 +16,6 @@ from nextlong.artifacts.continuation import (
 )
 from nextlong.errors import TokenizerError
 from nextlong.sequences.tokenizer import train_bpe
-from spacing_tokenizers import MAKERS, TEXTS, byte_fallback, made, unigram
 
 TOKENIZERS = {name: made(name) for name in MAKERS}
 # These write a newline as its byte, which no token contains, so that ids by lines are

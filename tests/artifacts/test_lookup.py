@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from tests.support.arrow_files import write_documents
 
 import nextlong
-from arrow_files import write_documents
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import (

@@ -14,6 +14,7 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.random_rows import random_blocks
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 import nextlong
@@ -38,7 +39,6 @@ from nextlong.artifacts.resolve import (
 from nextlong.recipe import Recipe
 from nextlong.schemas import META, NO_CHUNK, SEPARATOR
 from nextlong.sequences.tokenizer import token_chars, train_bpe
-from random_rows import random_blocks
 
 WORDS = [
     "tide harbour anchor gull deck rope storm reef",

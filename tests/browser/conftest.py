@@ -5,10 +5,10 @@ import shutil
 
 import pytest
 from playwright.sync_api import sync_playwright
+from tests.support.hand_made_spans import HOSTILE
+from tests.support.viewer import viewer
 
-from hand_made_spans import HOSTILE
 from nextlong import pipeline
-from viewer import viewer
 
 # A document that would run, draw or fetch something if it were taken for anything but text.
 HOSTILE_TEXT = f"{HOSTILE}\n<svg onload=alert(3)>\n<a href='javascript:alert(4)'>x</a>\n</p></article><script src=//x></script>\n"

@@ -4,10 +4,10 @@ import json
 import socket
 
 import pytest
+from tests.support.answering_models import Oracle
+from tests.support.evaluation_data import word_tokenizer
 
 import nextlong
-from answering_models import Oracle
-from evaluation_data import word_tokenizer
 from nextlong.cli.main import main
 from nextlong.evaluate import run
 from nextlong.evaluate.results import ModelResults

@@ -7,8 +7,7 @@ import sys
 
 import pytest
 from rich.cells import cell_len
-
-from every_command import (
+from tests.support.every_command import (
     NEEDS_EXTRA,
     SERVES,
     commands,
@@ -16,7 +15,8 @@ from every_command import (
     every_command,
     paths_left_out,
 )
-from larger_cases import thorough
+from tests.support.larger_cases import thorough
+
 from nextlong.cli import main
 
 NAMES = (

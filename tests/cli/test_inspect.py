@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.support.installed import REQUIRES, installed
 
 import nextlong
-from installed import REQUIRES, installed
 from nextlong.artifacts import record
 from nextlong.cli import inspect
 from nextlong.cli.main import main

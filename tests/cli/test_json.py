@@ -5,9 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.every_command import documented
 
 import nextlong
-from every_command import documented
 from nextlong.cli import main
 from nextlong.recipe import Recipe
 

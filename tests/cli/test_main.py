@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.support.every_command import commands
+from tests.support.larger_cases import thorough
 
 import nextlong
-from every_command import commands
-from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.cli import main
 from nextlong.recipe import Recipe

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 from rich.console import Console
+from tests.support.killed import kill_at_removal, kill_forked_at
 
 import nextlong
-from killed import kill_at_removal, kill_forked_at
 from nextlong.artifacts import record
 from nextlong.cli import inspect
 from nextlong.cli.main import main

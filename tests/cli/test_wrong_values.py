@@ -5,8 +5,8 @@ import json
 import random
 
 import pytest
+from tests.support.larger_cases import thorough
 
-from larger_cases import thorough
 from nextlong.cli.main import main
 from nextlong.recipe import Recipe
 

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.arrow_files import write_documents
 
-from arrow_files import write_documents
 from nextlong.artifacts.finished import ChunkResult
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
 from nextlong.corpus.chunk import _chunk_shard, chunk_text

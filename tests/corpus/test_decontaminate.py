@@ -10,11 +10,11 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.altered_corpora import breaches, rows_of, write_source
+from tests.support.counted import total
+from tests.support.larger_cases import thorough
 
 import nextlong
-from altered_corpora import breaches, rows_of, write_source
-from counted import total
-from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.corpus.decontaminate import (

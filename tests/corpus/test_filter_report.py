@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.web_archives import joined, page_of, response
 
 import nextlong
 from nextlong import pipeline, schemas
@@ -24,7 +25,6 @@ from nextlong.report.plan.amounts import Amounts
 from nextlong.report.plan.estimates import estimates_of
 from nextlong.runs.stats import measure
 from nextlong.runs.warnings import warnings
-from web_archives import joined, page_of, response
 
 WORDS = (
     "harbour",

@@ -9,6 +9,7 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.planned import sources_in
 
 from nextlong.corpus import look as plan_look
 from nextlong.corpus.select import Exclusion
@@ -17,7 +18,6 @@ from nextlong.reading.formats import format_of
 from nextlong.reading.listing import input_files, list_files
 from nextlong.reading.records import ReadRequest
 from nextlong.recipe import Source
-from planned import sources_in
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.zst", "parquet", "arrow"])

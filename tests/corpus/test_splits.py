@@ -15,10 +15,10 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.compressed import COMPRESSORS
+from tests.support.counted import counts_of
+from tests.support.larger_cases import thorough
 
-from compressed import COMPRESSORS
-from counted import counts_of
-from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.corpus import splits as splits_module
 from nextlong.corpus.splits import (

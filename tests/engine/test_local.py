@@ -12,8 +12,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
+from tests.support.executing import carry_out
 
-from executing import carry_out
 from nextlong.engine import local
 from nextlong.engine.executor import Resources, granted_gpus
 from nextlong.engine.local import LocalExecutor
@@ -23,7 +23,7 @@ PATIENCE_S = 60
 
 PARENT = """
 import sys
-from executing import carry_out
+from tests.support.executing import carry_out
 from nextlong.engine.local import LocalExecutor
 from test_local import say_pid_and_wait
 if __name__ == "__main__":

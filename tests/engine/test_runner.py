@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from tests.support.counted import counts_of, total
 
-from counted import counts_of, total
 from nextlong.engine import runner, store
 from nextlong.engine.executor import Resources, SerialExecutor
 from nextlong.engine.progress import Reporter

@@ -5,8 +5,8 @@ from multiprocessing import get_context
 
 import pytest
 import yaml
+from tests.support.killed import run_and_exit
 
-from killed import run_and_exit
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError

@@ -5,9 +5,8 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-
-from evaluation_data import bpe_tokenizer, write_data
-from written_results import SCORES, write_results
+from tests.support.evaluation_data import bpe_tokenizer, write_data
+from tests.support.written_results import SCORES, write_results
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ from itertools import islice
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.support.evaluation_data import word_tokenizer, write
 
-from evaluation_data import word_tokenizer, write
 from nextlong.cli.main import main
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import data

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.support.answering_models import Oracle, asked, evaluated
+from tests.support.evaluation_data import bpe_tokenizer
 
-from answering_models import Oracle, asked, evaluated
-from evaluation_data import bpe_tokenizer
 from nextlong.cli.main import main
 from nextlong.evaluate import judge, results, tables
 

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.evaluation_data import bpe_tokenizer, byte_tokenizer, word_tokenizer
 from tokenizers import processors
 
-from evaluation_data import bpe_tokenizer, byte_tokenizer, word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.engines import HuggingFaceModel, ServerModel, VllmModel
 from nextlong.evaluate.prompts import ModelOptions, Prompts

@@ -6,10 +6,16 @@ import re
 
 import pytest
 from rich.console import Console
+from tests.support.written_results import (
+    LENGTHS,
+    QUESTIONS,
+    SCORES,
+    write_result,
+    write_results,
+)
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import report
-from written_results import LENGTHS, QUESTIONS, SCORES, write_result, write_results
 
 
 @pytest.mark.heavy

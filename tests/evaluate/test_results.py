@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.answering_models import Oracle, asked, evaluated
+from tests.support.evaluation_data import word_tokenizer
 
-from answering_models import Oracle, asked, evaluated
-from evaluation_data import word_tokenizer
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from tests.support.answering_models import Blind, Oracle, asked
+from tests.support.evaluation_data import word_tokenizer, write
+from tests.support.killed import kill_at
 
-from answering_models import Blind, Oracle, asked
-from evaluation_data import word_tokenizer, write
-from killed import kill_at
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.probe import Probe

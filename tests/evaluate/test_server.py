@@ -3,9 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
+from tests.support.answering_models import Oracle, asked, evaluated
+from tests.support.evaluation_data import bpe_tokenizer, word_tokenizer
 
-from answering_models import Oracle, asked, evaluated
-from evaluation_data import bpe_tokenizer, word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.engines import ServerModel
 from nextlong.evaluate.prompts import ModelOptions, Prompts

@@ -1,10 +1,10 @@
 """The average over six categories gives the paper's averages from its own columns (Tables 1, 2, 5 and 7)."""
 
 import pytest
+from tests.support.written_results import QUESTIONS, write_result, write_results
 
 from nextlong.evaluate import results, tables
 from nextlong.evaluate.results import Score
-from written_results import QUESTIONS, write_result, write_results
 
 
 def test_the_main_table_is_the_papers(two):

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.answering_models import Oracle, asked, evaluated
+from tests.support.evaluation_data import bpe_tokenizer
 
-from answering_models import Oracle, asked, evaluated
-from evaluation_data import bpe_tokenizer
 from nextlong.errors import EvaluateError, PluginError
 from nextlong.evaluate import required, tables
 from nextlong.evaluate.probe import Probe

@@ -12,10 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-import nextlong
-from counted import counts_of
-from exported_runs import (
+from tests.support.counted import counts_of
+from tests.support.exported_runs import (
     breaches,
     change_json,
     exported,
@@ -23,6 +21,8 @@ from exported_runs import (
     parquet_rows,
     record_of,
 )
+
+import nextlong
 from nextlong import pipeline, schemas
 from nextlong.errors import NextlongError, PluginError, RecipeError
 from nextlong.export import steps

@@ -7,11 +7,11 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.counted import counts_of
+from tests.support.larger_cases import thorough
 from tokenizers import Tokenizer
 
 import nextlong
-from counted import counts_of
-from larger_cases import thorough
 from nextlong import pipeline
 
 T, S, W = 2048, 256, 1.5

@@ -8,9 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 from rich.console import Console
+from tests.support.larger_cases import thorough
 
 import nextlong
-from larger_cases import thorough
 from nextlong.artifacts.finished import ComposeResult
 from nextlong.engine.progress import Lines
 from nextlong.methods.documents import separator_follows

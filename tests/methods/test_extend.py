@@ -3,9 +3,9 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.arrow_files import write_arrow
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.artifacts.finished import CorpusFiles, DraftResult, ReferencedChunksResult
 from nextlong.methods import extend

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.arrow_files import write_arrow
+from tests.support.stored_vectors import save_shards, unit_rows
 
-from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.methods import extend
 from nextlong.methods.extend import _Candidates, _ordered_candidates, _read_candidates
 from nextlong.recipe.keys import Compose, Mine
-from stored_vectors import save_shards, unit_rows
 
 
 @pytest.mark.parametrize(

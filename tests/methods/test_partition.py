@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.damage import breaches, change_array, files, outcomes
+from tests.support.larger_cases import thorough
 
 import nextlong
-from damage import breaches, change_array, files, outcomes
-from larger_cases import thorough
 from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours, method_of
 from nextlong.methods.documents import (
     Part,

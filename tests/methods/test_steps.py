@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.support.larger_cases import thorough
 
 import nextlong
-from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.methods import extend

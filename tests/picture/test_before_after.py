@@ -2,8 +2,8 @@ import sys
 from xml.etree import ElementTree
 
 import pytest
+from tests.support.hand_made_spans import DOCUMENTS, EXTENDED, HOSTILE, span
 
-from hand_made_spans import DOCUMENTS, EXTENDED, HOSTILE, span
 from nextlong.errors import NextlongError
 from nextlong.picture import before_after
 

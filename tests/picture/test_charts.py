@@ -5,8 +5,8 @@ import re
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.hand_made_spans import HOSTILE
 
-from hand_made_spans import HOSTILE
 from nextlong.picture import charts
 from nextlong.picture.charts import Point, Series
 

@@ -2,7 +2,8 @@
 
 import json
 
-from hand_made_spans import HOSTILE
+from tests.support.hand_made_spans import HOSTILE
+
 from nextlong.picture import html
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.hand_made_spans import DOCUMENTS, EXTENDED, span
 
-from hand_made_spans import DOCUMENTS, EXTENDED, span
 from nextlong.picture import pieces
 from nextlong.picture.pieces import DARK, LIGHT
 from nextlong.report.page import sequences

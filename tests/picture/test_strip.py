@@ -4,7 +4,8 @@ import json
 import math
 import re
 
-from hand_made_spans import DOCUMENTS, EXTENDED, HOSTILE, span
+from tests.support.hand_made_spans import DOCUMENTS, EXTENDED, HOSTILE, span
+
 from nextlong.picture import strip
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.support.odd_arguments import ODD, accepted
 
 from nextlong.errors import ArgumentError
-from odd_arguments import ODD, accepted
 
 pytestmark = pytest.mark.heavy
 

@@ -12,8 +12,7 @@ STEPS, VOCABULARY = 20, 512
 @pytest.fixture(scope="module")
 def expected(shared_run):
     from datasets import load_dataset
-
-    from tiny_llama import losses
+    from tests.support.tiny_llama import losses
 
     files = [str(path) for path in nextlong.open(shared_run).exported("parquet")]
     rows = load_dataset("parquet", data_files=files, split="train", streaming=True)
@@ -28,8 +27,9 @@ def test_twenty_steps_from_parquet_bring_the_loss_down(expected):
 
 
 def test_the_same_losses_row_by_row(shared_run, expected):
+    from tests.support.tiny_llama import losses
+
     from nextlong.torch import SequenceDataset
-    from tiny_llama import losses
 
     dataset = SequenceDataset(shared_run)
     rows = (dataset[number] for number in range(len(dataset)))
@@ -37,10 +37,10 @@ def test_the_same_losses_row_by_row(shared_run, expected):
 
 
 def test_the_same_losses_through_a_loader_with_workers(shared_run, expected):
+    from tests.support.tiny_llama import losses
     from torch.utils.data import DataLoader
 
     from nextlong.torch import SequenceDataset
-    from tiny_llama import losses
 
     stream = SequenceDataset(shared_run).stream(order="arranged")
     assert (
@@ -56,9 +56,9 @@ def test_the_same_losses_through_a_loader_with_workers(shared_run, expected):
 def test_a_packed_row_costs_what_its_sequences_cost(shared_run):
     """transformers keeps attention within a sequence by `position_ids`, and no loss is taken from one to the next."""
     import torch
+    from tests.support.tiny_llama import tiny_llama
 
     from nextlong.torch import SequenceDataset, collate
-    from tiny_llama import tiny_llama
 
     model = tiny_llama(VOCABULARY)
     alone, packed = (
@@ -72,10 +72,10 @@ def test_a_packed_row_costs_what_its_sequences_cost(shared_run):
 
 
 def test_the_trainer_of_transformers_reads_it(shared_run, expected, tmp_path):
+    from tests.support.tiny_llama import tiny_llama
     from transformers import Trainer, TrainingArguments
 
     from nextlong.torch import SequenceDataset, collate
-    from tiny_llama import tiny_llama
 
     arguments = TrainingArguments(
         output_dir=str(tmp_path),

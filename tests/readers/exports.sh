@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Make what the readers' tests read: exports in every format, plain, and packed with a validation split, each with the rows that
-# must be found in it (reference.py). INTO/demo is made of the demo's corpus; INTO/dev, if CORPORA names a folder of real
+# must be found in it (tests/support/reference_rows.py). INTO/demo is made of the demo's corpus; INTO/dev, if CORPORA names a folder of real
 # documents (dev/*.jsonl.zst, and unpack.py for the Llama 3 tokenizer), of these.
 #     [CORPORA=FOLDER] bash tests/readers/exports.sh INTO
 set -euo pipefail
@@ -17,16 +17,16 @@ export_all() {
     local titan=("${plain[@]}" --set "export.formats=[torchtitan]")
     mkdir -p "$to"
     nextlong run "$recipe" --name titan "${titan[@]}" --set "export.push=$to/titan/torchtitan"
-    python tests/readers/reference.py "$to/run@titan" "$to/titan"
+    python tests/support/reference_rows.py "$to/run@titan" "$to/titan"
     nextlong run "$recipe" --name titan-packed "${titan[@]}" "${packed[@]}" --set "export.pack=$((3 * tokens + 3))" \
         --set "export.push=$to/titan-packed/torchtitan"
-    python tests/readers/reference.py "$to/run@titan-packed" "$to/titan-packed"
+    python tests/support/reference_rows.py "$to/run@titan-packed" "$to/titan-packed"
     nextlong run "$recipe" --name plain "${plain[@]}"
     nextlong export "$to/run@plain" --to parquet,arrow,jsonl,mds,megatron,axolotl,prolong,olmo --into "$to/plain"
-    python tests/readers/reference.py "$to/run@plain" "$to/plain"
+    python tests/support/reference_rows.py "$to/run@plain" "$to/plain"
     nextlong export "$to/run@plain" --to parquet,arrow,jsonl,mds,megatron,prolong,olmo --into "$to/packed" \
         "${packed[@]}" --set "export.pack=$((3 * tokens))"
-    python tests/readers/reference.py "$to/run@plain" "$to/packed"
+    python tests/support/reference_rows.py "$to/run@plain" "$to/packed"
 }
 
 # Small enough that a tiny model learns from it, and that Megatron's ids have two bytes. Chunks are short so that 2,048 tokens hold

@@ -5,11 +5,11 @@ import re
 
 import pyarrow as pa
 import pytest
-from exported import exported, rows_in
+from tests.support.exported_rows import exported, rows_in
+from tests.support.random_rows import documents_of, options, random_blocks
 
 from nextlong.export.formats import arrow, parquet
 from nextlong.export.formats.base import COLUMNS, to_table
-from random_rows import documents_of, options, random_blocks
 
 pytestmark = [
     pytest.mark.readers,

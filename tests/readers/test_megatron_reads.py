@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from exported import documents_in, exported
+from tests.support.exported_rows import documents_in, exported
+from tests.support.random_rows import documents_of, options, random_blocks
 
 from nextlong.export.formats import megatron
-from random_rows import documents_of, options, random_blocks
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exported import documents_in, exported
+from tests.support.exported_rows import documents_in, exported
+from tests.support.random_rows import documents_of, ended, options, random_blocks
 
 from nextlong.export.formats import olmo
-from random_rows import documents_of, ended, options, random_blocks
 
 pytestmark = [
     pytest.mark.readers,

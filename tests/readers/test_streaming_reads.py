@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exported import documents_in, exported, rows_in
+from tests.support.exported_rows import documents_in, exported, rows_in
+from tests.support.random_rows import documents_of, options, random_blocks, rows_of
 
 from nextlong.export.formats import mds
 from nextlong.export.formats.base import RowSizes
-from random_rows import documents_of, options, random_blocks, rows_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 

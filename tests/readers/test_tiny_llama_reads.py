@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from exported import EXPORTS
+from tests.support.exported_rows import EXPORTS
 
 pytestmark = [
     pytest.mark.readers,
@@ -14,9 +14,9 @@ STEPS, VOCABULARY = 20, 512
 
 def test_twenty_steps_from_each_reader_have_the_same_losses(streaming, tmp_path):
     from datasets import load_dataset
+    from tests.support.tiny_llama import losses
 
     from nextlong.torch import SequenceDataset
-    from tiny_llama import losses
 
     run = SequenceDataset(EXPORTS / "demo" / "run@plain")
     plain = EXPORTS / "demo" / "plain"

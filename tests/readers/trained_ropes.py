@@ -1,6 +1,6 @@
 """Make what test_transformers_4_reads.py reads: models of each RoPE type, trained at a rate of almost 0, with their logits.
 
-PYTHONPATH=src:tests python tests/readers/trained_ropes.py INTO
+PYTHONPATH=src:. python tests/readers/trained_ropes.py INTO
 """
 
 import sys
@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from rich.console import Console
+from tests.support.rope_models import SCALED, logits, scaled_model
 
 from nextlong.train.loop import train
 from nextlong.train.recipe import TrainRecipe
-from rope_models import SCALED, logits, scaled_model
 
 into = Path(sys.argv[1])
 into.mkdir(parents=True)

@@ -11,8 +11,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.support.files_read import arrow_file
 
-from files_read import arrow_file
 from nextlong.reading.choose_columns import choose_columns
 from nextlong.reading.formats import sample_records
 from nextlong.reading.listing import list_files

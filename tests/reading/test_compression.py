@@ -4,8 +4,8 @@ import io
 
 import pytest
 import zstandard
+from tests.support.compressed import COMPRESSORS, with_long_window
 
-from compressed import COMPRESSORS, with_long_window
 from nextlong.reading.compression import (
     COMPRESSIONS,
     compression_in,

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.files_read import arrow_file, lines, read
 
-from files_read import arrow_file, lines, read
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.reading.document_text import (
     ABSENT,

@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.compressed import COMPRESSORS
+from tests.support.files_read import read
 
-from compressed import COMPRESSORS
-from files_read import read
 from nextlong.errors import CorpusError
 from nextlong.reading.encoding import as_utf8, bytes_as_utf8, unicode_encoding_of
 from nextlong.reading.records import Record, Reject, RejectKind

@@ -12,9 +12,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from tests.support.compressed import COMPRESSORS
+from tests.support.files_read import TABLE, arrow_file, read, zstd
 
-from compressed import COMPRESSORS
-from files_read import TABLE, arrow_file, read, zstd
 from nextlong.errors import CorpusError
 from nextlong.reading.compression import COMPRESSIONS
 from nextlong.reading.files import FilePart

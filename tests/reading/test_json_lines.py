@@ -9,9 +9,9 @@ import shlex
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from tests.support.compressed import COMPRESSORS
+from tests.support.files_read import lines, read, zstd
 
-from compressed import COMPRESSORS
-from files_read import lines, read, zstd
 from nextlong.corpus.splits import _count_lines
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart

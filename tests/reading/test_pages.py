@@ -3,15 +3,15 @@
 import gzip
 
 import pytest
+from tests.support.files_read import read as read_folder
+from tests.support.web_archives import PROSE, in_members, joined, record, response
 
-from files_read import read as read_folder
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
 from nextlong.reading.formats import estimate_text_bytes, read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import Record, Reject, RejectKind
 from nextlong.recipe import Source
-from web_archives import PROSE, in_members, joined, record, response
 
 PAGE = f"""<html><head><title>The tide</title></head><body>
 <nav><a href="/">Home</a> <a href="/about">About</a> <a href="/help">Help</a></nav>

@@ -13,10 +13,10 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.files_read import ITEMS, TABLE, arrow_file, read, summary
+from tests.support.larger_cases import thorough
 
 import nextlong
-from files_read import ITEMS, TABLE, arrow_file, read, summary
-from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.corpus.filter_report import read_filter_report
 from nextlong.corpus.splits import _split_inputs

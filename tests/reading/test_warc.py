@@ -6,15 +6,7 @@ import zlib
 import brotli
 import pytest
 import zstandard
-
-from nextlong.errors import CorpusError
-from nextlong.reading import http_response
-from nextlong.reading.files import FilePart
-from nextlong.reading.formats import read_records
-from nextlong.reading.listing import list_files
-from nextlong.reading.records import Record, Reject, RejectKind, Skip
-from nextlong.recipe import Source
-from web_archives import (
+from tests.support.web_archives import (
     PROSE,
     in_members,
     in_one_member,
@@ -23,6 +15,14 @@ from web_archives import (
     record,
     response,
 )
+
+from nextlong.errors import CorpusError
+from nextlong.reading import http_response
+from nextlong.reading.files import FilePart
+from nextlong.reading.formats import read_records
+from nextlong.reading.listing import list_files
+from nextlong.reading.records import Record, Reject, RejectKind, Skip
+from nextlong.recipe import Source
 
 HTML = page_of(PROSE * 3).encode()
 TEXT = f"Tides\n\n{PROSE * 3}".strip()

@@ -4,8 +4,8 @@ import tomllib
 from pathlib import Path
 
 from rich.console import Console
+from tests.support.installed import REQUIRES, installed
 
-from installed import REQUIRES, installed
 from nextlong.engine import executor
 from nextlong.report import installation
 

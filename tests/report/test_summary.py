@@ -1,9 +1,9 @@
 """The summary tells what was left out as nearly equal, and the run is sound."""
 
 import pytest
+from tests.support.altered_corpora import breaches, rows_of, write_source
+from tests.support.counted import total
 
-from altered_corpora import breaches, rows_of, write_source
-from counted import total
 from nextlong import pipeline
 from nextlong.report import summary
 from nextlong.runs.card import Exported

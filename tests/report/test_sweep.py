@@ -7,9 +7,9 @@ import shutil
 
 import pytest
 from rich.console import Console
+from tests.support.killed import kill_forked_at
 
 import nextlong
-from killed import kill_forked_at
 from nextlong.cli import main as cli_main
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 from nextlong import recipe
 from nextlong.artifacts.lookup import iter_chunk_texts
@@ -13,7 +14,6 @@ from nextlong.errors import EncoderError
 from nextlong.retrieval import embed as embed_chunks
 from nextlong.retrieval.embed import EmbedResult, embed_rows
 from nextlong.retrieval.encoders.lsa import FitResult, Lsa
-from text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 
 def saved(stem: Path) -> list[bytes]:

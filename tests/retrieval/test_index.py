@@ -5,8 +5,8 @@ import shutil
 
 import pyarrow as pa
 import pytest
+from tests.support.counted import counts_of, total
 
-from counted import counts_of, total
 from nextlong import pipeline
 from nextlong.engine import store
 from nextlong.errors import RecipeError

@@ -5,9 +5,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.counted import counts_of
+from tests.support.larger_cases import thorough
+from tests.support.stored_vectors import clustered_rows, save_shards, unit_rows
 
-from counted import counts_of
-from larger_cases import thorough
 from nextlong import pipeline, schemas
 from nextlong.retrieval import mine
 from nextlong.retrieval.indexes import exact_cpu
@@ -16,7 +17,6 @@ from nextlong.retrieval.sample import read_queries
 from nextlong.retrieval.shortlist import MineResult
 from nextlong.runs.run import Run
 from nextlong.schemas import META_DOCUMENTS
-from stored_vectors import clustered_rows, save_shards, unit_rows
 
 META = np.array([(5, 23, 1 << 32, 3, 30), (7, 21, 0, 2, 20)], META_DOCUMENTS)
 

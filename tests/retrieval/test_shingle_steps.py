@@ -1,5 +1,6 @@
+from tests.support.altered_corpora import breaches, rows_of, write_source
+
 import nextlong
-from altered_corpora import breaches, rows_of, write_source
 from nextlong.runs.stats import measure
 
 

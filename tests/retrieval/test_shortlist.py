@@ -5,8 +5,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from tests.support.counted import total
 
-from counted import total
 from nextlong import pipeline
 from nextlong.artifacts.lookup import iter_chunk_texts
 from nextlong.errors import RecipeError

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.counted import counts_of, total
+from tests.support.text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
-from counted import counts_of, total
 from nextlong import pipeline, recipe
 from nextlong.artifacts.finished import ExecutionResult
 from nextlong.engine.runner import open_done
@@ -20,7 +21,6 @@ from nextlong.retrieval import embed
 from nextlong.retrieval.embed import EmbedResult, embed_rows, join_slices, slices_of
 from nextlong.retrieval.encoders import sentence_transformers
 from nextlong.retrieval.encoders.lsa import Lsa
-from text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 
 def execution(call_chunks: int, task_chunks: int) -> ExecutionResult:

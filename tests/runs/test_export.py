@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from tests.support.counted import counts_of
+from tests.support.exported_runs import exported, parquet_rows
 from tokenizers import Tokenizer
 
 import nextlong
-from counted import counts_of
-from exported_runs import exported, parquet_rows
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.engine.progress import Reporter

@@ -3,8 +3,9 @@
 import json
 from html.parser import HTMLParser
 
+from tests.support.hand_made_spans import HOSTILE
+
 import nextlong
-from hand_made_spans import HOSTILE
 from nextlong import pipeline
 from nextlong.runs.run import facts_html
 

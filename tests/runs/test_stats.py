@@ -11,11 +11,11 @@ from statistics import fmean
 import numpy as np
 import pytest
 from rich.console import Console
+from tests.support.counted import counts_of, total
+from tests.support.exported_runs import exported
+from tests.support.larger_cases import thorough
 
 import nextlong
-from counted import counts_of, total
-from exported_runs import exported
-from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.artifacts import record
 from nextlong.errors import RunError

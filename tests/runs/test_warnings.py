@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support.exported_runs import exported
+from tests.support.larger_cases import thorough
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import nextlong
-from exported_runs import exported
-from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.export.arrange import SplitResult
 from nextlong.recipe import Recipe

@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
+from tests.support.arrow_files import write_arrow
+from tests.support.open_files import is_released
 
 import nextlong
-from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.artifacts.finished import ComposeResult, CorpusFiles, TokenizerResult
 from nextlong.artifacts.lookup import TokenStore, count_chunks
@@ -34,7 +35,6 @@ from nextlong.sequences.fit import (
     concatenate_spans,
 )
 from nextlong.sequences.tokenizer import _TOKEN_CHARS, token_chars, train_bpe
-from open_files import is_released
 
 # for a notebook
 

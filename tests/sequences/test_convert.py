@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+from tests.support.spacing_tokenizers import TEXTS
 from tokenizers import pre_tokenizers
 
 from nextlong import recipe
@@ -18,7 +19,6 @@ from nextlong.sequences.tokenizer import (
     local_path,
     train_bpe,
 )
-from spacing_tokenizers import TEXTS
 
 
 def write_vocabulary(folder, *, config=None):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support.larger_cases import thorough
 from tokenizers import (
     AddedToken,
     Regex,
@@ -18,7 +19,6 @@ from tokenizers import (
     trainers,
 )
 
-from larger_cases import thorough
 from nextlong.artifacts.finished import read_tokenizer
 from nextlong.sequences.tokenize import TextEncoder, _trial_texts, chars_before_loading
 from nextlong.sequences.tokenizer import _LLAMA3_PATTERN

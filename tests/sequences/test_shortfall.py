@@ -8,10 +8,10 @@ from collections import Counter
 
 import pytest
 from rich.console import Console
+from tests.support.counted import counts_of, total
+from tests.support.larger_cases import thorough
 
 import nextlong
-from counted import counts_of, total
-from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.engine import runner

@@ -12,9 +12,10 @@ import pytest
 import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.counted import total
+from tests.support.spacing_tokenizers import made
 from tokenizers import models, pre_tokenizers
 
-from counted import total
 from nextlong import pipeline, schemas
 from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.lookup import iter_chunk_texts
@@ -33,7 +34,6 @@ from nextlong.sequences.tokenize import (
     tokens_step,
 )
 from nextlong.sequences.tokenizer import train_bpe
-from spacing_tokenizers import made
 
 TEXTS = [
     f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd"

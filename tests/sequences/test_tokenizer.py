@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
+from tests.support.spacing_tokenizers import MAKERS, TEXTS, made
 from tokenizers import (
     decoders,
     models,
@@ -42,7 +43,6 @@ from nextlong.sequences.tokenizer import (
     tokenizer_step,
     train_bpe,
 )
-from spacing_tokenizers import MAKERS, TEXTS, made
 
 SENTENCES = [
     "The first star of the night.\n",

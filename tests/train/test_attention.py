@@ -3,8 +3,7 @@
 from itertools import pairwise
 
 import pytest
-
-from packed_llama import BOUNDS, alone, llama, packed
+from tests.support.packed_llama import BOUNDS, alone, llama, packed
 
 pytestmark = pytest.mark.heavy
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from tests.support.packed_llama import BOUNDS, llama, packed
 
 from nextlong import errors
-from packed_llama import BOUNDS, llama, packed
 
 pytestmark = pytest.mark.heavy
 

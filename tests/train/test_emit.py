@@ -11,8 +11,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from tests.support.llama_config import LLAMA
 
-from llama_config import LLAMA
 from nextlong import pipeline
 from nextlong.errors import RecipeError
 from nextlong.plugins import TRAINERS

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-
-from llama_config import llama_3_8b
+from tests.support.llama_config import llama_3_8b
 
 pytestmark = pytest.mark.heavy
 

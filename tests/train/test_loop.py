@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.killed import kill_at
 
-from killed import kill_at
 from nextlong.errors import RecipeError, RunError
 
 pytestmark = pytest.mark.heavy

@@ -3,8 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
-
-from packed_llama import BOUNDS, llama, packed
+from tests.support.packed_llama import BOUNDS, llama, packed
 
 pytestmark = pytest.mark.heavy
 

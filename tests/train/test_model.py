@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.rope_models import SCALED, logits, scaled_model
 
 from nextlong.errors import RecipeError
-from rope_models import SCALED, logits, scaled_model
 
 pytestmark = pytest.mark.heavy
 

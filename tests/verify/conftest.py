@@ -4,8 +4,8 @@ import shutil
 from pathlib import Path
 
 import pytest
+from tests.support.exported_runs import FORMATS, OPTIONS, SIZES, TOKENS
 
-from exported_runs import FORMATS, OPTIONS, SIZES, TOKENS
 from nextlong import pipeline
 from nextlong.runs import export
 

@@ -4,8 +4,7 @@ import re
 
 import numpy as np
 import pytest
-
-from damage import (
+from tests.support.damage import (
     breaches,
     change_array,
     change_recipe,
@@ -19,7 +18,8 @@ from damage import (
     rehash,
     spans_of,
 )
-from larger_cases import thorough
+from tests.support.larger_cases import thorough
+
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError

@@ -10,18 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import (
-    AddedToken,
-    Tokenizer,
-    decoders,
-    models,
-    normalizers,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
-
-from damage import (
+from tests.support.damage import (
     breaches,
     change_array,
     change_recipe,
@@ -34,6 +23,17 @@ from damage import (
     read_batches,
     rehash,
 )
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
 from nextlong.cli.main import main
 from nextlong.schemas import NO_CHUNK, ROW_MASK, SHARD_BITS
 from nextlong.verify import corpus as tokens

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from counted import total
-from exported_runs import (
+from tests.support.counted import total
+from tests.support.exported_runs import (
     EOD,
     FORMATS,
     SEQUENCES,
@@ -25,6 +24,7 @@ from exported_runs import (
     outcomes_of,
     record_of,
 )
+
 from nextlong import pipeline
 from nextlong.artifacts import record
 from nextlong.export.arrange import packed as packed_rows

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 import xxhash
 from fsspec.implementations.memory import MemoryFileSystem
+from tests.support.counted import counts_of
+from tests.support.damage import breaches as run_breaches
+from tests.support.damage import files
+from tests.support.exported_runs import EOD, FORMATS, SEQUENCES, change_json, exported
 
-from counted import counts_of
-from damage import breaches as run_breaches
-from damage import files
-from exported_runs import EOD, FORMATS, SEQUENCES, change_json, exported
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError

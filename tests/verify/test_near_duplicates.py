@@ -9,10 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import nextlong
-import plain_rule
-from damage import (
+from tests.support import plain_rule
+from tests.support.damage import (
     change_array,
     change_sequence,
     files,
@@ -21,7 +19,9 @@ from damage import (
     rehash,
     spans_of,
 )
-from invented import GAPS, SCRIPTS, Corpus
+from tests.support.invented import GAPS, SCRIPTS, Corpus
+
+import nextlong
 from nextlong.retrieval.near_duplicates.shingles import hash_words, ngrams
 from nextlong.schemas import META, NEGATIVE
 from nextlong.verify import near_duplicates

@@ -6,9 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-
-import nextlong
-from damage import (
+from tests.support.damage import (
     breaches,
     change_array,
     change_recipe,
@@ -19,8 +17,10 @@ from damage import (
     read_batches,
     rehash,
 )
-from exported_runs import folder_of
-from larger_cases import thorough
+from tests.support.exported_runs import folder_of
+from tests.support.larger_cases import thorough
+
+import nextlong
 from nextlong import pipeline
 from nextlong.plugins import METHODS
 from nextlong.schemas import DOCUMENT, NEGATIVE, NO_CHUNK

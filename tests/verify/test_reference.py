@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.spacing_tokenizers import MAKERS, TEXTS, made
 
 from nextlong.artifacts.continuation import (
     decode_within,
@@ -11,7 +12,6 @@ from nextlong.artifacts.continuation import (
 )
 from nextlong.sequences.tokenizer import train_bpe
 from nextlong.verify.reference import Reference
-from spacing_tokenizers import MAKERS, TEXTS, made
 
 TOKENIZERS = {name: made(name) for name in MAKERS}
 TOKENIZERS["no-space"] = train_bpe(TEXTS, vocab_size=300)

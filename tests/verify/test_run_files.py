@@ -7,19 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.damage import breaches, files, rehash
+from tests.support.damage import chunk_name as told
+from tests.support.damage import document_name as told_document
+from tests.support.exported_runs import record_of
+from tests.support.larger_cases import thorough
+from tests.support.open_files import is_released
 
-from damage import breaches, files, rehash
-from damage import chunk_name as told
-from damage import document_name as told_document
-from exported_runs import record_of
-from larger_cases import thorough
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, NO_CHUNK, SEPARATOR, SHARD_BITS
 from nextlong.verify.checks import verify
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import ResolvedSequence, StoredRun, _open_step
-from open_files import is_released
 
 
 @pytest.mark.parametrize("parts", [1, 3, 8, 40])

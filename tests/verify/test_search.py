@@ -8,8 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-from damage import (
+from tests.support.damage import (
     breaches,
     change_array,
     change_rows,
@@ -21,6 +20,7 @@ from damage import (
     read_batches,
     spans_of,
 )
+
 from nextlong import pipeline
 from nextlong.schemas import META, NEGATIVE, NO_CHUNK, ROW_MASK, SHARD_BITS
 from nextlong.verify.run_files import StoredRun

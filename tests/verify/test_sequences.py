@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.support.damage import change_recipe, outcomes
 
 import nextlong
-from damage import change_recipe, outcomes
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, SEPARATOR, Layout
 from nextlong.sequences.tokenizer import train_bpe

@@ -4,10 +4,10 @@ import json
 from collections import Counter
 
 import pytest
+from tests.conftest import write_corpus
+from tests.support.counted import counts_of, total
 
 import nextlong
-from conftest import write_corpus
-from counted import counts_of, total
 from nextlong import pipeline
 from nextlong.runs import stats
 from nextlong.view import filtered

@@ -7,9 +7,9 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.hand_made_spans import EXTENDED, span
 
 import nextlong
-from hand_made_spans import EXTENDED, span
 from nextlong.picture import pieces
 from nextlong.view import documents, filtered, pages
 from nextlong.view.documents import Mark, Place, Query

@@ -8,13 +8,13 @@ from html.parser import HTMLParser
 from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
+from tests.support.hand_made_spans import HOSTILE
+from tests.support.viewer import viewer
 
 import nextlong
-from hand_made_spans import HOSTILE
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.view import documents
-from viewer import viewer
 
 pytestmark = pytest.mark.heavy
 

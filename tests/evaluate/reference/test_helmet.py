@@ -10,18 +10,18 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-
-from evaluation_data import (
+from tests.support.evaluation_data import (
     bpe_tokenizer,
     byte_tokenizer,
     word_tokenizer,
     write,
     write_data,
 )
+from tests.support.reference_inputs import write_intents
+
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.registry import all_tasks
 from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer
-from reference_inputs import write_intents
 
 pytestmark = pytest.mark.heavy
 RECORDED = json.loads(

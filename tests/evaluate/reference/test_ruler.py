@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from tests.support.evaluation_data import word_tokenizer, write_data
 
-from evaluation_data import word_tokenizer, write_data
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.registry import all_tasks
 from nextlong.evaluate.task import TaskRequest, TextTokenizer

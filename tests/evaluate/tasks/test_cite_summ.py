@@ -8,9 +8,9 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from tests.support.answering_models import Blind, asked, evaluated
+from tests.support.evaluation_data import bpe_tokenizer, word_tokenizer
 
-from answering_models import Blind, asked, evaluated
-from evaluation_data import bpe_tokenizer, word_tokenizer
 from nextlong.cli.main import main
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import judge, results

@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
+from tests.support.answering_models import Blind, Oracle
+from tests.support.evaluation_data import TOKENIZERS, word_tokenizer
 
-from answering_models import Blind, Oracle
-from evaluation_data import TOKENIZERS, word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.registry import all_tasks

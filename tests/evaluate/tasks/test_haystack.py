@@ -2,8 +2,8 @@ import re
 from itertools import islice
 
 import pytest
+from tests.support.evaluation_data import word_tokenizer, write
 
-from evaluation_data import word_tokenizer, write
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import HAYSTACK, DataFiles
 from nextlong.evaluate.registry import all_tasks

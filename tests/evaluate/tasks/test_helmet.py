@@ -5,10 +5,16 @@ from itertools import islice
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.answering_models import Oracle
+from tests.support.evaluation_data import (
+    bpe_tokenizer,
+    byte_tokenizer,
+    fact,
+    word_tokenizer,
+    write,
+)
+from tests.support.larger_cases import thorough
 
-from answering_models import Oracle
-from evaluation_data import bpe_tokenizer, byte_tokenizer, fact, word_tokenizer, write
-from larger_cases import thorough
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.registry import all_tasks

@@ -8,9 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from tests.support.answering_models import Oracle, asked, evaluated
+from tests.support.evaluation_data import bpe_tokenizer
 
-from answering_models import Oracle, asked, evaluated
-from evaluation_data import bpe_tokenizer
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.prompts import ModelOptions
 from nextlong.evaluate.registry import all_tasks

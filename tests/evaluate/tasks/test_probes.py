@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.support.answering_models import asked, evaluated
+from tests.support.evaluation_data import bpe_tokenizer
 
-from answering_models import asked, evaluated
-from evaluation_data import bpe_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.prompts import ModelOptions

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.answering_models import Blind, Oracle
+from tests.support.evaluation_data import TOKENIZERS, word_tokenizer, write, write_data
 
-from answering_models import Blind, Oracle
-from evaluation_data import TOKENIZERS, word_tokenizer, write, write_data
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.registry import all_tasks

@@ -3,9 +3,9 @@
 from itertools import islice
 
 import pytest
+from tests.support.answering_models import Blind, Oracle
+from tests.support.evaluation_data import TOKENIZERS
 
-from answering_models import Blind, Oracle
-from evaluation_data import TOKENIZERS
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.registry import all_tasks
 from nextlong.evaluate.task import TaskRequest, TextTokenizer

@@ -6,10 +6,16 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.random_rows import (
+    documents_of,
+    options,
+    random_blocks,
+    read_back,
+    rows_of,
+)
 
 from nextlong.export.formats import arrow
 from nextlong.export.formats.base import COLUMNS, schema_of, to_table
-from random_rows import documents_of, options, random_blocks, read_back, rows_of
 
 
 def write_all(folder, *shards):

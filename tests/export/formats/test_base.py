@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.exported_runs import record_of
+from tests.support.random_rows import joined, options, random_blocks
 
 import nextlong
-from exported_runs import record_of
 from nextlong.cli.main import main
 from nextlong.errors import PluginError
 from nextlong.export.formats.base import (
@@ -25,7 +26,6 @@ from nextlong.recipe import Recipe
 from nextlong.runs import export as runs_export
 from nextlong.verify.exports import check_exports
 from nextlong.verify.run_files import StoredRun
-from random_rows import joined, options, random_blocks
 
 MODULE = '''
 """Lines: the ids of a row in words, a line a row."""

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.support.random_rows import options
 
 from nextlong.artifacts.resolve import Resolved, span_texts
 from nextlong.export.formats import jsonl
-from random_rows import options
 
 TEXTS = {5: "meta\n", 7: "né🎉gative", 8: "third"}
 SPECIAL = {3: "\n", 4: "<s>", 5: "</s>"}

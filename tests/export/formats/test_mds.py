@@ -10,10 +10,16 @@ import pytest
 import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.random_rows import (
+    documents_of,
+    options,
+    random_blocks,
+    read_back,
+    rows_of,
+)
 
 from nextlong.export.formats import mds
 from nextlong.export.formats.base import RowSizes, format_of
-from random_rows import documents_of, options, random_blocks, read_back, rows_of
 
 NO_LIMIT = 1 << 26
 

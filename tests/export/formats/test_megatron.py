@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.random_rows import documents_of, options, random_blocks, read_back
 
 from nextlong.artifacts.resolve import Resolved
 from nextlong.export.formats import megatron
-from random_rows import documents_of, options, random_blocks, read_back
 
 
 def block_of(*documents):

@@ -4,11 +4,17 @@ import gzip
 
 import numpy as np
 import pytest
+from tests.support.random_rows import (
+    documents_of,
+    ended,
+    options,
+    random_blocks,
+    read_back,
+)
 
 from nextlong.artifacts.finished import ShardResult
 from nextlong.errors import ExportError
 from nextlong.export.formats import olmo
-from random_rows import documents_of, ended, options, random_blocks, read_back
 
 EOS = 0
 

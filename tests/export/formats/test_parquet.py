@@ -3,15 +3,15 @@
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from tests.support.exported_runs import exported, parquet_rows
+from tests.support.random_rows import options
 
 import nextlong
-from exported_runs import exported, parquet_rows
 from nextlong import pipeline
 from nextlong.artifacts.resolve import Resolved
 from nextlong.errors import NextlongError
 from nextlong.export.formats import parquet
 from nextlong.export.formats.base import COLUMNS
-from random_rows import options
 
 # What trainers read; a change here breaks people's pipelines.
 SCHEMA = {

@@ -3,8 +3,7 @@
 import json
 
 import pytest
-
-from planned import TEXTS, recipe_in
+from tests.support.planned import TEXTS, recipe_in
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import re
 from types import SimpleNamespace
 
 import pytest
+from tests.support.planned import recipe_in, written
 
 from nextlong.reading.listing import input_files
 from nextlong.report.plan import page
@@ -15,7 +16,6 @@ from nextlong.report.plan.trial import _Tokenizing, tokenizer_rates
 from nextlong.retrieval import index
 from nextlong.retrieval.encoders import sentence_transformers
 from nextlong.retrieval.encoders.base import Shape, Speed
-from planned import recipe_in, written
 
 JINA = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
 AMOUNTS = Amounts(

@@ -1,12 +1,12 @@
 """The estimate of each step, and what counts for the step of a plug-in."""
 
 import pytest
+from tests.support.planned import recipe_in
 
 from nextlong.engine.step import Step
 from nextlong.report.plan.amounts import TRIED, Amounts, Estimate
 from nextlong.report.plan.estimates import estimates_of
 from nextlong.report.plan.search_estimates import ESTIMATES
-from planned import recipe_in
 
 AMOUNTS = Amounts(
     shards=0.2,

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 import zstandard
 from rich.console import Console
+from tests.support.counted import total
+from tests.support.larger_cases import thorough
+from tests.support.planned import STEPS, TEXTS, recipe_in, shown, written
 
 import nextlong
-from counted import total
-from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.checks import count_tokens
 from nextlong.corpus import look as plan_look
@@ -20,7 +21,6 @@ from nextlong.reading.listing import input_files
 from nextlong.report.plan import page, trial
 from nextlong.report.plan.page import Scenario
 from nextlong.sequences.tokenizer import train_bpe
-from planned import STEPS, TEXTS, recipe_in, shown, written
 
 CHEAP = "compose.method=standard"  # for what is told before any step: nothing is embedded, mined or drafted on trial
 

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from tests.support.planned import sources_in
 
 from nextlong.checks import Corpus
 from nextlong.corpus import look
@@ -11,7 +12,6 @@ from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.report.plan.amounts import Amounts
 from nextlong.report.plan.trial import CorpusSample, sample
-from planned import sources_in
 
 
 def sampled(recipe):

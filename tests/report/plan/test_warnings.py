@@ -5,6 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from tests.support.planned import recipe_in, written
 
 from nextlong import pipeline
 from nextlong.corpus import look
@@ -12,7 +13,6 @@ from nextlong.errors import CorpusError
 from nextlong.report.plan import page
 from nextlong.report.plan.page import Scenario
 from nextlong.runs import warnings as run_warnings
-from planned import recipe_in, written
 
 
 def test_a_plan_says_what_the_run_will_warn_of(recipe, tmp_path, monkeypatch):

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.larger_cases import thorough
 
 import nextlong
-from larger_cases import thorough
 from nextlong.artifacts.finished import CorpusFiles
 from nextlong.engine.executor import Resources
 from nextlong.plugins import ENCODERS

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.support.text_shards import texts_of, write_shard
 
 from nextlong import recipe
 from nextlong.artifacts.finished import CorpusFiles
@@ -18,7 +19,6 @@ from nextlong.retrieval.encoders.sentence_transformers import (
     _task_sizes,
     try_model,
 )
-from text_shards import texts_of, write_shard
 
 
 def loaded(config, **settings):

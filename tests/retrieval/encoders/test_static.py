@@ -4,8 +4,8 @@ import sys
 
 import numpy as np
 import pytest
+from tests.support.counted import counts_of
 
-from counted import counts_of
 from nextlong import pipeline
 from nextlong.errors import EncoderError
 from nextlong.recipe import Encoder

@@ -1,7 +1,7 @@
 import pytest
+from tests.support.stored_vectors import clustered_rows, save_shards
 
 from nextlong.retrieval.indexes.base import IndexFiles, index_kind
-from stored_vectors import clustered_rows, save_shards
 
 
 def test_a_task_without_a_gpu_searches_on_the_processor(tmp_path):

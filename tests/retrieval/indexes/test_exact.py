@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.stored_vectors import (
+    brute_force,
+    clustered_rows,
+    packed,
+    save_shards,
+    unit_rows,
+)
 
 from nextlong.retrieval.indexes import best, exact, exact_cpu
 from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
-from stored_vectors import brute_force, clustered_rows, packed, save_shards, unit_rows
 
 
 def found_by(paths, queries, *, k, exclude):

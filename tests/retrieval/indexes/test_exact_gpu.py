@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from tests.support.stored_vectors import clustered_rows, packed, save_shards
 
 from nextlong.retrieval.indexes import exact, exact_cpu
 from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
-from stored_vectors import clustered_rows, packed, save_shards
 
 pytestmark = pytest.mark.heavy
 exact_gpu = pytest.importorskip("nextlong.retrieval.indexes.exact_gpu")

@@ -8,13 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.ivf_built import built, recalls_of, tuned
+from tests.support.larger_cases import thorough
+from tests.support.stored_vectors import (
+    brute_force,
+    clustered_rows,
+    packed,
+    save_shards,
+)
 
-from ivf_built import built, recalls_of, tuned
-from larger_cases import thorough
 from nextlong.retrieval.indexes import ivf
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.indexes.exact_cpu import Exact
-from stored_vectors import brute_force, clustered_rows, packed, save_shards
 
 
 @pytest.mark.parametrize("factory", ["IVF,Flat", "IVF8,SQ8", "IVF8_HNSW8,Flat"])

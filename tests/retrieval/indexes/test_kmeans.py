@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.ivf_built import built, recalls_of
+from tests.support.stored_vectors import brute_force, clustered_rows
 
-from ivf_built import built, recalls_of
 from nextlong.retrieval.indexes import kmeans
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
-from stored_vectors import brute_force, clustered_rows
 
 
 @given(

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import plain_rule
+from tests.support.invented import Corpus
 
-import plain_rule
-from invented import Corpus
 from nextlong.retrieval.near_duplicates import rule as shares
 from nextlong.retrieval.near_duplicates.rule import Texts, find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import (

@@ -11,10 +11,10 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.support import plain_rule
+from tests.support.arrow_files import write_arrow
+from tests.support.invented import Corpus
 
-import plain_rule
-from arrow_files import write_arrow
-from invented import Corpus
 from nextlong.retrieval.near_duplicates.shingles import (
     ShingleStore,
     add_counts,

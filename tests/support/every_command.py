@@ -10,7 +10,7 @@ from nextlong.cli import demo, main
 from nextlong.evaluate import results
 
 NEEDS_EXTRA = ("report", "train --dry-run", "evaluate --dry-run", "replicate --dry-run")
-_PAGE = (Path(__file__).parents[1] / "docs/reference/json.md").read_text("utf-8")
+_PAGE = (Path(__file__).parents[2] / "docs/reference/json.md").read_text("utf-8")
 SERVES = "view"  # until it is stopped
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from nextlong.retrieval.indexes import ivf
 from nextlong.retrieval.indexes.base import IndexFiles, index_kind
-from stored_vectors import save_shards
+from tests.support.stored_vectors import save_shards
 
 
 def built(folder, shards, factory, *, parts=1, **tuned):

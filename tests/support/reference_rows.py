@@ -1,6 +1,6 @@
 """Reference: the rows that a reader must find in a run's latest export, taken from the run itself, not from exported files.
 
-    python tests/readers/reference.py RUN INTO
+    python tests/support/reference_rows.py RUN INTO
 
 writes INTO/train.json, and INTO/validation.json if there is such a split: a list of {"input_ids", "seq_lengths", "text"}.
 """

@@ -2,7 +2,7 @@
 
 import random
 
-from evaluation_data import sentences, write, write_csv
+from tests.support.evaluation_data import sentences, write, write_csv
 
 
 def write_intents(folder):

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
-from exported_runs import change_json, folder_of, record_of
 from nextlong.schemas import ROW_MASK, SHARD_BITS
 from nextlong.verify.checks import CHECKS, _guarded, verify
 from nextlong.verify.run_files import StoredRun
+from tests.support.exported_runs import change_json, folder_of, record_of
 
 
 def outcomes(run, *names, sample=100, seed=0):
