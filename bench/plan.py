@@ -29,7 +29,7 @@ from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page
 from nextlong.report.plan.trial import Timed
 from nextlong.retrieval.encoders.base import import_preloaded
-from nextlong.runs.stats import measure
+from nextlong.runs.statistics.measure import measure
 
 _HEADINGS = (
     "corpus", "method", "run", "time", "memory", "disk", "chunks", "sequences", "documents a sequence", "planning",
@@ -112,7 +112,7 @@ def compare(
         sequence_chars / plan.amounts.chunk_chars
     )
     documents *= plan.measured.trial.documents_share
-    spread = stats.documents_per_sequence
+    spread = stats.documents.per_sequence
     assert total.seconds is not None
     cells = (
         corpus.name,

@@ -11,7 +11,7 @@ import nextlong
 from nextlong.cli.main import main
 from nextlong.evaluate import run
 from nextlong.evaluate.results import ModelResults
-from nextlong.runs import stats
+from nextlong.runs.statistics.measure import measure
 
 
 def refused(capsys, *arguments):
@@ -136,7 +136,7 @@ def test_what_was_asked_reaches_the_measurement(
     )
     assert (
         found.negatives_cosine
-        == stats.measure(nextlong.open(shared_run)).similarity.p50
+        == measure(nextlong.open(shared_run)).similarity.cosine.p50
     )
     assert json.loads(capsys.readouterr().out) == []
 

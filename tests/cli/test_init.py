@@ -17,7 +17,7 @@ from nextlong.cli.main import main
 from nextlong.errors import CorpusError
 from nextlong.reading import listing, pages
 from nextlong.recipe import Source
-from nextlong.runs.warnings import THRESHOLDS
+from nextlong.runs.statistics.thresholds import THRESHOLDS
 
 
 @pytest.fixture

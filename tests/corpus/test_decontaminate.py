@@ -28,7 +28,7 @@ from nextlong.errors import CorpusError
 from nextlong.recipe.keys import Decontaminate
 from nextlong.report import summary
 from nextlong.runs.card import Exported
-from nextlong.runs.stats import measure
+from nextlong.runs.statistics.measure import measure
 from nextlong.schemas import CHUNKS, DOCUMENTS
 
 LONG = "The quick brown fox jumps over the lazy dog while seven old sailors watch from the pier"  # 17 words
@@ -353,7 +353,7 @@ def test_chunks_with_evaluation_text_are_nowhere(contaminated):
     run = nextlong.run(contaminated)
     assert not any("brass telescope" in sequence.text for sequence in run.sequences())
     name = Path(evaluation).name
-    assert measure(run).contaminated == {name: 4}
+    assert measure(run).corpus.contaminated == {name: 4}
     told = dict(summary.lines(Exported(run.recipe, [run], run.steps)))["contaminated"]
     assert told == f"4 chunks filtered out (4 of them with {name})"
     assert breaches(Path(contaminated.run_dir)) == {}

@@ -23,8 +23,8 @@ from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe
 from nextlong.report.plan.amounts import Amounts
 from nextlong.report.plan.estimates import estimates_of
-from nextlong.runs.stats import measure
-from nextlong.runs.warnings import warnings
+from nextlong.runs.statistics.measure import measure
+from nextlong.runs.statistics.warnings import warnings
 
 WORDS = (
     "harbour",
@@ -90,7 +90,7 @@ def run(tmp_path_factory):
 
 
 def test_every_reason_has_its_count_and_examples(run):
-    found = {one.reason: one for one in measure(run).left_out}
+    found = {one.reason: one for one in measure(run).corpus.left_out}
     assert {
         reason: (one.unit, one.count)
         for reason, one in found.items()
@@ -135,7 +135,7 @@ def _documents(run, step, kind):
 def test_counts_add_up_to_what_is_missing(run):
     left = {
         one.reason: one.count
-        for one in measure(run).left_out
+        for one in measure(run).corpus.left_out
         if one.unit == "documents"
     }
     missing = _documents(run, "ingest", IngestResult) - _documents(
@@ -145,7 +145,9 @@ def test_counts_add_up_to_what_is_missing(run):
 
 
 def test_examples_over_a_cap_are_none_that_were_kept(run):
-    (over,) = [one for one in measure(run).left_out if one.reason.startswith("over")]
+    (over,) = [
+        one for one in measure(run).corpus.left_out if one.reason.startswith("over")
+    ]
     kept = {span.source_id for sequence in run.sequences() for span in sequence.spans}
     assert 0 < len(over.examples) <= 5
     assert not kept & {one.source_id for one in over.examples}
@@ -160,7 +162,7 @@ def test_stats_show_them_and_the_record_holds_the_same(run, capfd):
     assert cli_main.main(["stats", str(run.path), "--json"]) == 0
     reasons = json.loads(capfd.readouterr().out)
     reasons = reasons[0] if isinstance(reasons, list) else reasons
-    assert reasons["left_out"] == json.loads(
+    assert reasons["corpus"]["left_out"] == json.loads(
         run.steps["filter_report"].file(".filter_report.json").read_text()
     )
     assert cli_main.main(["verify", str(run.path)]) == 0
@@ -201,7 +203,7 @@ def test_ids_of_near_duplicates_that_are_left_out_are_no_two(tmp_path):
 
 
 def test_where_nothing_is_left_out_nothing_is_said(shared_run):
-    assert measure(nextlong.open(shared_run)).left_out == ()
+    assert measure(nextlong.open(shared_run)).corpus.left_out == ()
 
 
 def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_the_one_that_stays(
@@ -234,20 +236,20 @@ def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_
     pipeline.run(Recipe.from_dict(plain))
     assert not [
         one
-        for one in measure(nextlong.open(tmp_path / "run")).left_out
+        for one in measure(nextlong.open(tmp_path / "run")).corpus.left_out
         if "duplicate" in one.reason
     ]
     plain["ingest"]["dedup"] = "normalized"
     pipeline.run(Recipe.from_dict(plain | {"run_dir": str(tmp_path / "normalized")}))
     run = nextlong.open(tmp_path / "normalized")
-    (one,) = [one for one in measure(run).left_out if "duplicate" in one.reason]
+    (one,) = [one for one in measure(run).corpus.left_out if "duplicate" in one.reason]
     assert (one.reason, one.count) == ("normalized duplicate of another document", 1)
     (example,) = one.examples
     told = (example.source_id, example.source, example.note)
     assert told == ("goes", "b", "equals, but for case and white space, stays")
     (filtered,) = [
         one
-        for one in measure(run).left_out
+        for one in measure(run).corpus.left_out
         if one.reason == "removed by the source filter"
     ]
     assert [(one.source_id, one.source) for one in filtered.examples] == [
@@ -431,7 +433,7 @@ def test_records_of_an_archive_that_are_no_documents_are_counted_by_reason(
     assert "30 kept of 35" in capfd.readouterr().out
     found = {
         one.reason: (one.count, [example.source_id for example in one.examples])
-        for one in measure(nextlong.open(tmp_path / "run")).left_out
+        for one in measure(nextlong.open(tmp_path / "run")).corpus.left_out
     }
     assert found == {
         "rejected: broken HTTP response": (1, ["a.warc:22"]),

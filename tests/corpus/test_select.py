@@ -23,7 +23,7 @@ from nextlong.corpus.select import (
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
 from nextlong.rng import keyed_hash
-from nextlong.runs import stats
+from nextlong.runs.statistics.measure import measure
 from nextlong.verify import corpus
 
 
@@ -421,8 +421,10 @@ def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(
     run = nextlong.open(run_dir)
     served = {span.source_id for sequence in run.sequences() for span in sequence.spans}
     assert served.isdisjoint(marked)
-    measured = stats.measure(run)
-    (removed,) = [one for one in measured.left_out if "ingest.exclude" in one.reason]
+    measured = measure(run)
+    (removed,) = [
+        one for one in measured.corpus.left_out if "ingest.exclude" in one.reason
+    ]
     assert removed.count == len(marked)
     (told,) = [
         one.message for one in measured.warnings if one.name == "unmet-exclusions"
@@ -474,5 +476,5 @@ def test_every_entry_that_names_a_document_raises_no_warning(
     )
     excluding = f"ingest.exclude={tmp_path / 'marks.jsonl'}"
     pipeline.run(few_recipe(tmp_path / "run", excluding, "compose.method=standard"))
-    warnings = stats.measure(nextlong.open(tmp_path / "run")).warnings
+    warnings = measure(nextlong.open(tmp_path / "run")).warnings
     assert "unmet-exclusions" not in [one.name for one in warnings]

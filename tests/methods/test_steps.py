@@ -14,7 +14,7 @@ from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.methods import extend
 from nextlong.reading.listing import input_files
-from nextlong.runs import stats
+from nextlong.runs.statistics.measure import measure
 
 NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")
 
@@ -95,7 +95,7 @@ def test_untied_documents_stand_in_parts_that_keep_their_order(one_run):
                 parted += span.doc_id in reached and span.doc_id != last
                 reached[span.doc_id], last = span.char_end, span.doc_id
     assert parted > 20
-    assert stats.measure(run).distance_tokens.count == parted
+    assert measure(run).distance_tokens.count == parted
     assert cli_main.main(["verify", str(one_run.run_dir)]) == 0
 
 

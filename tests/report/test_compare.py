@@ -4,17 +4,17 @@ import csv
 import io
 import json
 import re
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from tests.support.changed_stats import changed
 
 import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.corpus.filter_report import Example, LeftOut
 from nextlong.report import compare
-from nextlong.runs import stats
+from nextlong.runs.statistics.measure import measure
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +37,12 @@ def test_one_column_a_run(runs, capsys):
     )
     assert heading.split() == ["near", "far"]
     told = {" ".join(cells[:-2]): cells[-2:] for cells in map(str.split, lines)}
-    near, far = (stats.measure(nextlong.open(run)) for run in runs)
+    near, far = (measure(nextlong.open(run)) for run in runs)
     assert told["position"] == ["head", "tail"]
     assert told["target tokens"] == ["1,024", "2,048"]
     assert told["tokens"] == ["12,288", "24,576"]
     assert told["cosine rank 1"] == [
-        f"{one.similarity_by_rank[0].mean:.3f}" for one in (near, far)
+        f"{one.similarity.by_rank[0].mean:.3f}" for one in (near, far)
     ]
     assert told["distance max"] == [
         f"{one.distance_tokens.max:,.0f}" for one in (near, far)
@@ -54,8 +54,8 @@ def test_csv_has_one_row_a_run_and_empty_cells_for_nothing(runs, capsys):
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["run"] for row in rows] == list(map(str, runs))
     assert [row["tokens"] for row in rows] == ["12288", "24576"]
-    measured = stats.measure(nextlong.open(runs[0]))
-    assert float(rows[0]["cosine_mean"]) == measured.similarity.mean
+    measured = measure(nextlong.open(runs[0]))
+    assert float(rows[0]["cosine_mean"]) == measured.similarity.cosine.mean
     assert rows[0]["cosine_rank_200"] == ""
 
 
@@ -68,11 +68,11 @@ def test_json_holds_everything(runs, capsys):
 
 
 def test_stats_show_an_example_of_what_each_filter_removed(shared_run):
-    measured = stats.measure(nextlong.open(shared_run))
+    measured = measure(nextlong.open(shared_run))
     example = Example(source_id="doc-17", source="sea", head="Tide", note="of doc-3")
     left_out = LeftOut("exact duplicate", "documents", 2, (example,))
     console = Console(file=io.StringIO(), width=200)
-    compare.show_one(replace(measured, left_out=(left_out,)), console)
+    compare.show_one(changed(measured, {"corpus.left_out": (left_out,)}), console)
     printed = console.file.getvalue()
     assert "2 documents: exact duplicate" in printed
     assert 'doc-17 · of doc-3 · "Tide"' in printed
@@ -130,7 +130,7 @@ def test_cosines_of_chunks_and_of_documents_share_no_column(
         recipe_for(started(tmp_path / "knn"), "compose.method=knn", "workers=1")
     )
     chunks, documents = (
-        compare.row(stats.measure(nextlong.open(run)))
+        compare.row(measure(nextlong.open(run)))
         for run in (shared_run, tmp_path / "knn")
     )
     assert chunks["cosine_mean"] is not None

@@ -1,17 +1,17 @@
 import io
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from tests.support.changed_stats import changed
 
 import nextlong
 from nextlong.report import compare
-from nextlong.runs import stats
+from nextlong.runs.statistics.measure import measure
 
 
 @pytest.fixture(scope="module")
 def measured(shared_run):
-    return stats.measure(nextlong.open(shared_run))
+    return measure(nextlong.open(shared_run))
 
 
 def printed(measured, *, terminal):
@@ -24,13 +24,16 @@ def test_the_page_tells_every_block(measured):
     lines = printed(measured, terminal=False).splitlines()
     assert lines[0] == f"12 sequences of 2,048 tokens in {measured.run}"
     told = {" ".join(line.split()) for line in lines}
-    hub = measured.reuse.hubs[0]
-    first, uses = measured.similarity_by_rank[0], measured.reuse.histogram[0].chunks
+    hub = measured.chunks.reuse.hubs[0]
+    first, uses = (
+        measured.similarity.by_rank[0],
+        measured.chunks.reuse.histogram[0].chunks,
+    )
     assert told >= {
         "method nextlong", "From documents to sequences", "kept 12", "tokens in total 24,576",
         "negatives from the sequence's own document (must be 0) 0", "chunks that occur twice in a sequence (must be 0) 0",
         f"rank 1 {first.mean:.4f} (n = {first.count})", f"median {measured.distance_tokens.p50:,.0f}",
-        f"chunks used 1× {uses:,} ({uses / measured.reuse.distinct_chunks:.1%})",
+        f"chunks used 1× {uses:,} ({uses / measured.chunks.reuse.distinct_chunks:.1%})",
         f"{hub.source_id} · chunk {hub.ordinal} {hub.uses}",
     }  # fmt: skip
 
@@ -38,21 +41,21 @@ def test_the_page_tells_every_block(measured):
 def test_a_control_is_called_one_in_words_and_in_json(measured):
     assert "only as a control" not in printed(measured, terminal=False)
     assert measured.as_json()["control"] == ""
-    spreads = [replace(measured.similarity, mean=mean) for mean in (0.5, 0.125)]
-    changed = replace(
+    control = changed(
         measured,
-        negatives="random-corpus",
-        similarity=spreads[0],
-        random_similarity=spreads[1],
+        {
+            "setting.negatives": "random-corpus",
+            "similarity.cosine.mean": 0.5,
+            "similarity.random.mean": 0.125,
+        },
     )
     why = "Negatives are random (cosine 0.50, random pairs 0.12): a control of the paper's ablation, not hard negatives."
-    assert changed.as_json()["control"] == why
+    assert control.as_json()["control"] == why
     assert f"only as a control {why}" in " ".join(
-        printed(changed, terminal=False).split()
+        printed(control, terminal=False).split()
     )
-    tail = replace(measured, negatives="tail", random_similarity=None).as_json()[
-        "control"
-    ]
+    values = {"setting.negatives": "tail", "similarity.random": None}
+    tail = changed(measured, values).as_json()["control"]
     assert "a control of" in tail
     assert "random pairs" not in tail
 

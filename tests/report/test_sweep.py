@@ -14,7 +14,7 @@ from nextlong.cli import main as cli_main
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
 from nextlong.report import sweep
-from nextlong.runs import stats
+from nextlong.runs.statistics.measure import measure
 
 OVER = [
     "--over",
@@ -249,13 +249,13 @@ def test_csv_and_json_say_what_stats_says(swept):
         [row["variant"] for row in rows] == [one["variant"] for one in plain] == NAMES
     )
     for row, one in zip(rows, plain, strict=True):
-        measured = stats.measure(nextlong.open(f"{swept}/run@{one['variant']}"))
+        measured = measure(nextlong.open(f"{swept}/run@{one['variant']}"))
         assert one["stats"] == json.loads(json.dumps(measured.as_json()))
-        assert float(row["cosine_mean"]) == measured.similarity.mean
+        assert float(row["cosine_mean"]) == measured.similarity.cosine.mean
         assert (
             row["compose.position"]
             == one["settings"]["compose.position"]
-            == measured.position
+            == measured.setting.position
         )
         assert (row["error"], one["error"]) == ("", None)
 

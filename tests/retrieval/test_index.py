@@ -14,7 +14,7 @@ from nextlong.reading.listing import input_files
 from nextlong.report import summary
 from nextlong.runs.card import Exported, card_numbers
 from nextlong.runs.run import Run
-from nextlong.runs.stats import measure
+from nextlong.runs.statistics.measure import measure
 from nextlong.verify.checks import verify
 
 RECALL = "recall of the approximate index"
@@ -52,9 +52,9 @@ def test_pages_say_which_index_and_what_it_finds(approximate):
     stats = measure(Run(recipe.run_dir))
     assert (
         f"{counts_of(done['tune'])[0]['recall_measured']:.1%} on average"
-        in stats.search
+        in stats.setting.search
     )
-    assert card_numbers(stats)["search"] == stats.search
+    assert card_numbers(stats)["search"] == stats.setting.search
 
 
 def test_verify_holds_it_to_its_promise(approximate):
@@ -142,7 +142,7 @@ def test_auto_is_exact_where_there_is_little_to_search_and_says_so(
         "core-seconds"
         in dict(summary.lines(Exported(recipe, [run], run.steps)))["search"]
     )
-    assert measure(Run(shared_run)).search is None
+    assert measure(Run(shared_run)).setting.search is None
 
 
 def test_exact_by_name_needs_no_index(recipe_for, started, tmp_path, shared_run):

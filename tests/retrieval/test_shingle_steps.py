@@ -1,7 +1,7 @@
 from tests.support.altered_corpora import breaches, rows_of, write_source
 
 import nextlong
-from nextlong.runs.stats import measure
+from nextlong.runs.statistics.measure import measure
 
 
 def copied(rows):
@@ -48,7 +48,7 @@ def test_near_duplicates_of_the_meta_document_are_no_negatives(
         )
     )
     planted = own_copies(plain)
-    assert measure(plain).near_duplicates is None
+    assert measure(plain).near_duplicates.chunks is None
     screened = nextlong.run(
         recipe_for(
             tmp_path / "run", sources, "compose.sequences=6", "mine.near_duplicates=0.8"
@@ -57,7 +57,7 @@ def test_near_duplicates_of_the_meta_document_are_no_negatives(
     left = own_copies(screened)
     assert planted > 20
     assert left <= planted // 20
-    assert measure(screened).near_duplicates >= planted - left
+    assert measure(screened).near_duplicates.chunks >= planted - left
     assert "near-duplicates among negatives" not in breaches(tmp_path / "run")
 
 

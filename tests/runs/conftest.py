@@ -4,7 +4,7 @@ import pytest
 
 import nextlong
 from nextlong import pipeline
-from nextlong.runs import stats
+from nextlong.runs.statistics.measure import measure
 
 CHUNKY = ("meta", "negative", "document")
 
@@ -26,7 +26,7 @@ def run(shared_run):
 
 @pytest.fixture(scope="session")
 def measured(run):
-    return stats.measure(run)
+    return measure(run)
 
 
 @pytest.fixture(scope="session")

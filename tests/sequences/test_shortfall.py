@@ -19,7 +19,7 @@ from nextlong.engine.progress import Lines
 from nextlong.errors import CorpusError
 from nextlong.recipe import keys
 from nextlong.retrieval.sample import DrawResult
-from nextlong.runs import stats
+from nextlong.runs.statistics.measure import measure
 from nextlong.schemas import DropReason
 from nextlong.sequences.shortfall import Attempt, dropped_examples
 from nextlong.sequences.tokenizer import train_bpe
@@ -308,7 +308,7 @@ def test_a_document_longer_than_a_sequence_is_counted_and_not_searched_for(tmp_p
     assert Attempt(done).dropped == {DropReason.TOO_LONG: 1}
     (example,) = dropped_examples(done)[DropReason.TOO_LONG]
     assert example.startswith("40 (")
-    yields = stats.measure(nextlong.open(tmp_path / "run")).yields
+    yields = measure(nextlong.open(tmp_path / "run")).yields
     assert yields.dropped == {DropReason.TOO_LONG: 1}
     assert yields.drafts == yields.kept + yields.spare + yields.untried + 1
 

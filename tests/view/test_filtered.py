@@ -9,7 +9,7 @@ from tests.support.counted import counts_of, total
 
 import nextlong
 from nextlong import pipeline
-from nextlong.runs import stats
+from nextlong.runs.statistics.measure import measure
 from nextlong.view import filtered
 
 
@@ -108,6 +108,6 @@ def test_drafts_that_became_no_sequence(run, kinds):
 
 
 def test_the_reasons_and_counts_of_the_corpus_are_those_of_the_statistics(run, kinds):
-    told = {one.reason: one.count for one in stats.measure(run).left_out}
+    told = {one.reason: one.count for one in measure(run).corpus.left_out}
     assert told == {reason: kinds[reason].count for reason in told}
     assert len(told) == 4

@@ -54,12 +54,12 @@ from nextlong.recipe import Recipe, Source
 from nextlong.recipe.keys import read_length
 from nextlong.recipe.recipe import commented
 from nextlong.recipe.text import preset_path
-from nextlong.runs.warnings import (
-    THRESHOLDS,
+from nextlong.runs.statistics.after_last import (
     enough_meta_chunks,
     shares_after_last,
     three_chunk_chars,
 )
+from nextlong.runs.statistics.thresholds import THRESHOLDS
 from nextlong.sequences.tokenizer import Ends, find_ends_of
 from nextlong.text import Json, counted
 
@@ -474,7 +474,7 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
         most,
         max(
             _MIN_TOKENS,
-            _power_of_two(THRESHOLDS.most_of_corpus * most_tokens),
+            _power_of_two(THRESHOLDS.max_of_corpus * most_tokens),
             from_documents,
         ),
     )

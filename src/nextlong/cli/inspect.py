@@ -109,22 +109,22 @@ def peek(args: argparse.Namespace) -> None:
 
 def stats(args: argparse.Namespace) -> None:
     from nextlong.report import compare as page
-    from nextlong.runs import stats as runs_stats
+    from nextlong.runs.statistics.measure import measure
 
-    measured = runs_stats.measure(nextlong.open(args.run))
+    measured = measure(nextlong.open(args.run))
     present(args, measured.as_json, partial(page.show_one, measured))
 
 
 def compare(args: argparse.Namespace) -> None:
     from nextlong.report import compare as page
-    from nextlong.runs import stats as runs_stats
+    from nextlong.runs.statistics.measure import measure
 
     opened = [nextlong.open(run) for named in args.runs for run in matching(named)]
     if args.svg:
         write(args.svg, page.svg(opened))
         tables.say(f"wrote {args.svg}", console())
         return
-    measured = [runs_stats.measure(run) for run in opened]
+    measured = [measure(run) for run in opened]
     if args.csv:
         print(page.csv_text([page.row(one) for one in measured]), end="")
     else:

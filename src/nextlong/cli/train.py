@@ -374,9 +374,9 @@ def _measure(args: argparse.Namespace, shown: Console) -> None:
 
     similarity = None
     if args.trained_on is not None:
-        from nextlong.runs import stats
+        from nextlong.runs.statistics.measure import measure
 
-        similarity = stats.measure(Run(args.trained_on)).similarity
+        similarity = measure(Run(args.trained_on)).similarity
     settings = EvaluationSettings(
         tasks=chosen(args.suite or ([] if args.tasks else ["ruler"]), args.tasks),
         lengths=parse_lengths(args.lengths or "8k..128k"),
@@ -387,7 +387,7 @@ def _measure(args: argparse.Namespace, shown: Console) -> None:
         seed=args.seed,
         label=args.label,
         run=args.run,
-        negatives_cosine=None if similarity is None else similarity.p50,
+        negatives_cosine=None if similarity is None else similarity.cosine.p50,
         model=_model(args, args.model),
     )
     if args.dry_run:

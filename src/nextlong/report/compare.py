@@ -17,9 +17,8 @@ from nextlong.report import tables
 from nextlong.report.page import cards, words
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as RunSequence
-from nextlong.runs.spans import Spread
-from nextlong.runs.stats import Stats
-from nextlong.schemas import Layout
+from nextlong.runs.statistics.stats import Stats
+from nextlong.runs.statistics.tally import Spread
 from nextlong.text import Json, counted
 
 _NONE = "–"
@@ -36,61 +35,60 @@ _DECIMALS = (
 
 def row(stats: Stats) -> Json:
     """Return one data set as a flat row; all have the same keys, None where a key does not apply."""
-    numbers, by_rank = (
-        vars(stats),
-        {one.rank: one.mean for one in stats.similarity_by_rank},
-    )
+    setting = stats.setting
     # Cosines are of chunks, or of whole documents: two scales, which never share a column.
-    is_extended = stats.layout == Layout.EXTENDED
-    cosines, of_documents = (
-        (stats.similarity, None) if is_extended else (None, stats.similarity)
-    )
-
-    def parts(
-        name: str,
-        spread: Spread | None,
-        keys: Sequence[str] = ("mean", "p10", "p50", "p90"),
-    ) -> Json:
-        return {f"{name}_{key}": spread and getattr(spread, key) for key in keys}
-
+    chunk_cosine = None
+    document_cosine = None
+    by_rank: dict[int, float] = {}
+    if stats.similarity is not None and setting.is_extended:
+        chunk_cosine = stats.similarity.cosine
+        by_rank = {of_rank.rank: of_rank.mean for of_rank in stats.similarity.by_rank}
+    elif stats.similarity is not None:
+        document_cosine = stats.similarity.cosine
+    chunks_per_sequence = None
+    after_last = None
+    if stats.meta_chunks is not None:
+        chunks_per_sequence = stats.meta_chunks.per_sequence
+        after_last = stats.meta_chunks.after_last
+    per_sequence = stats.documents.per_sequence
     return {
-        **{
-            key: numbers[key]
-            for key in (
-                "run",
-                "method",
-                "negatives",
-                "position",
-                "queries",
-                "max_chars",
-            )
-        },
-        **{key: numbers[key] for key in ("target_tokens", "sequences", "tokens")},
+        "run": stats.run,
+        "method": setting.method,
+        "negatives": setting.negatives,
+        "position": setting.position,
+        "queries": setting.queries,
+        "max_chars": setting.max_chars,
+        "target_tokens": setting.target_tokens,
+        "sequences": stats.sequences,
+        "tokens": stats.tokens.total,
         "eligible": stats.yields.eligible,
         "drawn": stats.yields.drawn,
         "dropped": sum(stats.yields.dropped.values()),
-        **parts("cosine", cosines),
-        **{
-            f"cosine_rank_{rank}": by_rank.get(rank) if is_extended else None
-            for rank in _RANKS
-        },
-        **parts("document_cosine", of_documents),
-        **parts("distance", stats.distance_tokens, ("mean", "p50", "p90", "max")),
-        **parts("meta_chunks", stats.meta_chunks, ("mean", "p50")),
-        "after_last_share": stats.after_last and stats.after_last.share,
-        "short_last_chunks": stats.after_last and stats.after_last.short,
-        "distinct_documents": stats.distinct_documents,
-        "documents_per_sequence": stats.documents_per_sequence
-        and stats.documents_per_sequence.mean,
-        "distinct_chunks": stats.reuse.distinct_chunks,
-        "reuse_mean": stats.reuse.mean,
-        "reuse_max": stats.reuse.max,
-        **{
-            key: numbers[key]
-            for key in ("near_duplicates", "own_document_negatives", "repeated_chunks")
-        },
-        **{key: numbers[key] for key in ("meta_share", "chars_per_token")},
+        **_parts("cosine", chunk_cosine, ("mean", "p10", "p50", "p90")),
+        **{f"cosine_rank_{rank}": by_rank.get(rank) for rank in _RANKS},
+        **_parts("document_cosine", document_cosine, ("mean", "p10", "p50", "p90")),
+        **_parts("distance", stats.distance_tokens, ("mean", "p50", "p90", "max")),
+        **_parts("meta_chunks", chunks_per_sequence, ("mean", "p50")),
+        "after_last_share": after_last and after_last.share,
+        "short_last_chunks": after_last and after_last.short,
+        "distinct_documents": stats.documents.distinct,
+        "documents_per_sequence": per_sequence and per_sequence.mean,
+        "distinct_chunks": stats.chunks.reuse.distinct_chunks,
+        "reuse_mean": stats.chunks.reuse.mean,
+        "reuse_max": stats.chunks.reuse.max,
+        "near_duplicates": stats.near_duplicates.chunks,
+        "own_document_negatives": (
+            stats.negatives and stats.negatives.from_own_document
+        ),
+        "repeated_chunks": stats.chunks.repeated,
+        "meta_share": stats.tokens.meta_share,
+        "chars_per_token": stats.tokens.chars_per_token,
     }
+
+
+def _parts(name: str, spread: Spread | None, keys: Sequence[str]) -> Json:
+    """Return some numbers of a distribution as columns."""
+    return {f"{name}_{key}": spread and getattr(spread, key) for key in keys}
 
 
 def show(compared: Sequence[Stats], console: Console) -> None:
@@ -120,7 +118,7 @@ def show_one(stats: Stats, console: Console) -> None:
     """Print one data set."""
     plain = stats.as_json()
     of = words.Numbers([plain], [""])
-    title = f"{counted(stats.sequences, 'sequence')} of {stats.target_tokens:,} tokens in {stats.run}"
+    title = f"{counted(stats.sequences, 'sequence')} of {stats.setting.target_tokens:,} tokens in {stats.run}"
     tables.show_pairs(title, _pairs(of.settings()), console)
     for card in (
         card
@@ -134,7 +132,7 @@ def show_one(stats: Stats, console: Console) -> None:
             )
             tables.show_pairs(table.caption, _pairs(rows), console)
     left_out = []
-    for one in stats.left_out:
+    for one in stats.corpus.left_out:
         left_out.append(
             ("", f"{counted(one.count, one.unit.removesuffix('s'))}: {one.reason}")
         )

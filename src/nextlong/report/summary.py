@@ -22,9 +22,9 @@ from nextlong.methods.keywords import KeywordsResult
 from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
 from nextlong.retrieval.shortlist import describe_shortlist
-from nextlong.runs import stats
 from nextlong.runs.card import Exported
-from nextlong.runs.warnings import FROM_SCRATCH, control
+from nextlong.runs.statistics.compute import with_keywords
+from nextlong.runs.statistics.warnings import FROM_SCRATCH
 from nextlong.sequences.shortfall import Attempt, why_fewer
 from nextlong.text import Json, counted
 
@@ -105,7 +105,7 @@ def lines(written: Exported, *, named: str = "RUN") -> list[tuple[str, str]]:
     if "keywords" in done:
         without = ", ".join(
             f"{of.documents - of.with_keywords:,} of {of.documents:,} documents of {source}"
-            for source, of in stats.with_keywords(
+            for source, of in with_keywords(
                 done["keywords"].results(KeywordsResult)
             ).items()
             if of.with_keywords < of.documents
@@ -177,7 +177,7 @@ def warned(written: Exported, *, named: str) -> list[tuple[str, str]]:
     if (measured := written.stats) is None:
         return []
     facts = [("warning", str(one.of(named))) for one in measured.warnings]
-    if why := control(measured):
+    if why := measured.control:
         facts.append(("only as a control", why))
     elif not facts:
         facts.append(("checked", "all data-quality checks passed"))

@@ -30,7 +30,8 @@ from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
 from nextlong.runs.export import make
 from nextlong.runs.run import Run
-from nextlong.runs.stats import Stats, measure
+from nextlong.runs.statistics.measure import measure
+from nextlong.runs.statistics.stats import Stats
 from nextlong.sequences.shortfall import why_fewer
 from nextlong.text import Json
 

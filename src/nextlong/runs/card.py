@@ -36,10 +36,10 @@ from nextlong.recipe.keys import MayBePath, MayBePrivate
 from nextlong.recipe.text import as_yaml
 from nextlong.runs import data_folder
 from nextlong.runs.run import Run
-from nextlong.runs.spans import Spread
-from nextlong.runs.stats import Stats, read
-from nextlong.runs.warnings import Warned, control, of_files, of_rows
-from nextlong.schemas import Layout
+from nextlong.runs.statistics.measure import read
+from nextlong.runs.statistics.row_warnings import of_files, of_rows
+from nextlong.runs.statistics.stats import DataWarning, Stats
+from nextlong.runs.statistics.tally import Spread
 from nextlong.text import Json, public_name
 
 _MIX_NAME_CHARS: Final = 80  # a file name may have 255 bytes
@@ -171,7 +171,7 @@ class Exported:
         counted = [shard.tokens for shard in shards if shard.tokens is not None]
         return sum(counted) if counted else self.rows.splits[split].tokens
 
-    def warnings(self, *formats: str) -> list[Warned]:
+    def warnings(self, *formats: str) -> list[DataWarning]:
         """Return the warnings about the rows, and about the files of some formats."""
         lengths = {run.recipe.sequence_tokens for run in self.runs}
         splits = self.rows.splits
@@ -337,7 +337,7 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
         "version": written.version,
         "statistics": statistics,
         "warnings": [
-            *filter(None, [control(stats) if stats else ""]),
+            *filter(None, [stats.control if stats else ""]),
             *(warning.message for warning in warned),
         ],
     }
@@ -559,50 +559,66 @@ def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) 
 
 def card_numbers(stats: Stats) -> dict[str, str]:
     """Return label → value for the data card, without empty values."""
-    is_extended = stats.layout == Layout.EXTENDED
-    chunks = "chunks of the meta-document" if is_extended else "parts of a document"
-    similar = (
-        "a negative to its meta-chunk"
-        if is_extended
-        else f"a document to {stats.scores}"
-    )
-    own = stats.own_document_negatives
-    after = stats.after_last
+    setting = stats.setting
+    chunks = "parts of a document"
+    similar = f"a document to {setting.scores}"
+    if setting.is_extended:
+        chunks = "chunks of the meta-document"
+        similar = "a negative to its meta-chunk"
+    tokens = stats.tokens
+    documents = stats.documents
+    negatives = stats.negatives
+    cosine = None if stats.similarity is None else stats.similarity.cosine
     numbers = {
-        "sequences": f"{stats.sequences:,} of {stats.target_tokens:,} tokens",
-        "documents": f"{stats.distinct_documents:,} of {stats.yields.documents:,} in the corpus",
-        "documents in a sequence": _spread(stats.documents_per_sequence, "{:,.0f}"),
-        "share of the meta-documents": f"{stats.meta_share:.1%} of the tokens"
-        if stats.meta_share
-        else "",
-        "meta-chunks of a sequence": _spread(stats.meta_chunks, "{:,.0f}"),
-        "tokens after the last meta-chunk": f"{after.share:.1%}" if after else "",
-        "short last meta-chunks": _short_last(stats),
+        "sequences": f"{stats.sequences:,} of {setting.target_tokens:,} tokens",
+        "documents": (
+            f"{documents.distinct:,} of {stats.yields.documents:,} in the corpus"
+        ),
+        "documents in a sequence": _spread(documents.per_sequence, "{:,.0f}"),
+        "share of the meta-documents": (
+            f"{tokens.meta_share:.1%} of the tokens" if tokens.meta_share else ""
+        ),
+        **_meta_chunk_numbers(stats),
         f"tokens between consecutive {chunks}": _spread(
             stats.distance_tokens, "{:,.0f}"
         ),
-        f"cosine of {similar}": _spread(stats.similarity, "{:.3f}"),
-        "uses of a chunk": f"{stats.reuse.mean:.2f} on average, {stats.reuse.max:,} at most"
-        if stats.reuse.max
-        else "",
-        "negatives from the own document": "" if own is None else f"{own:,}",
-        "chunks repeated in a sequence": f"{stats.repeated_chunks:,}",
-        "characters per token": f"{stats.chars_per_token:.3f}"
-        if stats.chars_per_token
-        else "",
-        "encoder": _model_name(stats.encoder) if stats.encoder else "",
-        "search": stats.search or "",
-        "shortlist": stats.shortlist or "",
+        f"cosine of {similar}": _spread(cosine, "{:.3f}"),
+        "uses of a chunk": _uses(stats),
+        "negatives from the own document": (
+            f"{negatives.from_own_document:,}" if negatives else ""
+        ),
+        "chunks repeated in a sequence": f"{stats.chunks.repeated:,}",
+        "characters per token": (
+            f"{tokens.chars_per_token:.3f}" if tokens.chars_per_token else ""
+        ),
+        "encoder": _model_name(setting.encoder) if setting.encoder else "",
+        "search": setting.search or "",
+        "shortlist": setting.shortlist or "",
     }
     return {label: value for label, value in numbers.items() if value}
 
 
-def _short_last(stats: Stats) -> str:
-    """Return how many sequences have a short last meta-chunk; "" without meta-chunks."""
-    after, meta_chunks = stats.after_last, stats.meta_chunks
-    if after is None or meta_chunks is None:
+def _meta_chunk_numbers(stats: Stats) -> dict[str, str]:
+    """Return label → value for the meta-chunks; empty without any."""
+    if stats.meta_chunks is None:
+        return {}
+    per_sequence = stats.meta_chunks.per_sequence
+    after = stats.meta_chunks.after_last
+    return {
+        "meta-chunks of a sequence": _spread(per_sequence, "{:,.0f}"),
+        "tokens after the last meta-chunk": f"{after.share:.1%}",
+        "short last meta-chunks": (
+            f"{after.short:,} of {per_sequence.count:,}, fewer than "
+            f"{after.short_tokens} tokens"
+        ),
+    }
+
+
+def _uses(stats: Stats) -> str:
+    reuse = stats.chunks.reuse
+    if not reuse.max:
         return ""
-    return f"{after.short:,} of {meta_chunks.count:,}, fewer than {after.short_tokens} tokens"
+    return f"{reuse.mean:.2f} on average, {reuse.max:,} at most"
 
 
 def _spread(spread: Spread | None, form: str) -> str:

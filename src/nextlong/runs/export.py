@@ -37,9 +37,10 @@ from nextlong.reading.files import check_kept
 from nextlong.recipe import Export, Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
-from nextlong.runs import card, data_folder, stats
+from nextlong.runs import card, data_folder
 from nextlong.runs.card import Exported, fingerprints_of
 from nextlong.runs.run import Run, check_mix, proportions_of
+from nextlong.runs.statistics.measure import STATISTICS, statistics_step
 from nextlong.sequences.tokenizer import special_id
 
 _SHORT_TOKENS: Final = 8192  # of a row of short documents, at most: the context that Llama 3 was pretrained on
@@ -92,11 +93,9 @@ def _with_statistics(
     run: Run, done: Artifacts, run_all: Callable[..., dict[str, Artifact]]
 ) -> Artifacts:
     """Measure a run and return the finished steps with that one, which takes the place of an earlier version's."""
-    done = run_all([stats.statistics_step(run)], known=done)
-    record.add_steps(
-        run.variant, {stats.STATISTICS: done[stats.STATISTICS].folder.name}
-    )
-    run.steps[stats.STATISTICS] = done[stats.STATISTICS]
+    done = run_all([statistics_step(run)], known=done)
+    record.add_steps(run.variant, {STATISTICS: done[STATISTICS].folder.name})
+    run.steps[STATISTICS] = done[STATISTICS]
     return done
 
 

@@ -23,7 +23,7 @@ from nextlong.artifacts.resolve import Rows, original_lengths
 from nextlong.errors import ArgumentError, CorpusError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
 from nextlong.runs.run import Run, check_mix, facts_html, proportions_of
-from nextlong.runs.warnings import unused_runs
+from nextlong.runs.statistics.row_warnings import unused_runs
 from nextlong.torch.collate import COLUMNS, PADDING, Row
 from nextlong.torch.stream import SequenceStream
 

@@ -27,7 +27,7 @@ from nextlong.picture import html, pieces, strip
 from nextlong.report.page.sequences import sampled_words
 from nextlong.runs.card import card_numbers
 from nextlong.runs.run import Run
-from nextlong.runs.stats import read
+from nextlong.runs.statistics.measure import read
 from nextlong.text import Json, counted
 from nextlong.view import documents, filtered, sequences
 from nextlong.view.documents import EVERY, Mark, Place, Query

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.runs import spans
 from nextlong.runs.run import Run
+from nextlong.runs.statistics import spans
 from nextlong.view import documents
 from nextlong.view.documents import EVERY, Query
 

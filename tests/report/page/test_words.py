@@ -4,48 +4,65 @@ Rows of numbers, from hand-made statistics: each cell says where its value stand
 """
 
 import pytest
+from tests.support.changed_stats import changed_json
 
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.report.page import words
 from nextlong.report.page.words import Cell, Numbers, TableRow
-from nextlong.runs.warnings import CHECKS, FROM_SCRATCH
+from nextlong.runs.statistics.texts import CHECKS
+from nextlong.runs.statistics.warnings import FROM_SCRATCH
 from nextlong.schemas import Layout
 
 
-def plain(layout, **more):
+def plain(layout, **values):
+    """Statistics of an invented run with other values, by paths with `__` for the dot."""
     is_extended = layout == Layout.EXTENDED
-    return {
-        "layout": layout,
-        "warnings": [],
-        "negatives": "top",
-        "position": "head",
-        "own_document_negatives": 0 if is_extended else None,
-        "yields": {"asked": 4, "documents": 200, "drafts": 10},
-        "similarity": {"mean": 0.5, "count": 60},
-        "random_similarity": {"mean": 0.125, "p90": 0.25},
-        "distance_tokens": {"p50": 1234.0},
-        "near_duplicates": 5,
-        "near_duplicate_documents": None,
+    stats = {
+        "setting": {
+            "layout": layout,
+            "negatives": "top",
+            "position": "head",
+            "min_meta_chunks": 2 if is_extended else None,
+            "encoder": "lsa",
+            "max_chars": 2048,
+            "target_tokens": 32768,
+        },
         "sequences": 4,
-        "target_tokens": 32768,
-        "tokens_by_source": {"a": 1, "b": 1},
-        "negatives_by_source": {"a": 1} if is_extended else None,
-        "meta_share": 0.05 if is_extended else None,
-        "after_last": {"share": 0.2} if is_extended else None,
-        "min_meta_chunks": 2 if is_extended else None,
-        "near_identical": {"share": 0.0} if is_extended else None,
-        "cut_off": None if is_extended else {"tokens": 1},
-        "keywords": None,
-        "unshared_keywords": None,
-        "in_parts": None,
-        "left_out": [],
+        "yields": {"asked": 4, "documents": 200, "drafts": 10},
+        "tokens": {
+            "by_source": {"a": 1, "b": 1},
+            "meta_share": 0.05 if is_extended else None,
+            "chars_per_token": 4.0,
+            "cut_off": None if is_extended else {"tokens": 1},
+        },
+        "similarity": {
+            "cosine": {"mean": 0.5, "count": 60},
+            "random": {"mean": 0.125, "p90": 0.25},
+        },
+        "distance_tokens": {"p50": 1234.0},
+        "negatives": None,
+        "meta_chunks": None,
+        "chunks": {"tokens": {"max": 604}},
+        "documents": {"in_parts": None},
+        "corpus": {"keywords": None, "unshared_keywords": None, "left_out": []},
+        "near_duplicates": {"chunks": 5, "documents": None},
+        "warnings": [],
         "control": "",
-        "encoder": "lsa",
-        "chars_per_token": 4.0,
-        "chunk_tokens": {"max": 604},
-        "max_chars": 2048,
-        **more,
     }
+    if is_extended:
+        stats["negatives"] = {
+            "from_own_document": 0,
+            "near_identical": {"share": 0.0},
+            "tokens_by_source": {"a": 1},
+        }
+        stats["meta_chunks"] = {"after_last": {"share": 0.2}}
+    return with_values(stats, values)
+
+
+def with_values(stats, values):
+    return changed_json(
+        stats, {path.replace("__", "."): value for path, value in values.items()}
+    )
 
 
 @pytest.mark.parametrize("layout", Layout)
@@ -60,7 +77,9 @@ def test_a_page_without_an_extended_run_is_read_otherwise_where_that_matters():
     assert words.reading("cost", [concatenated], ["a"]) == words.reading(
         "cost", [extended], ["a"]
     )
-    concatenated |= {"near_duplicates": None, "random_similarity": None}
+    concatenated = plain(
+        Layout.CONCATENATED, near_duplicates__chunks=None, similarity__random=None
+    )
     of_documents = {
         name: words.reading(name, [concatenated], ["a"])
         for name in words._WORDS["read"]
@@ -78,10 +97,10 @@ def test_the_usual_cosine_is_told_only_for_encoders_of_which_it_is_known():
     usual = f"With lsa, five corpora that passed all checks had means of {low} to {high}; this run has 0.50. A check warns"
     assert usual in words.reading("similarity", [extended], ["a"])
     assert "five corpora" not in words.reading(
-        "similarity", [extended | {"encoder": "static"}], ["a"]
+        "similarity", [plain(Layout.EXTENDED, setting__encoder="static")], ["a"]
     )
     assert "five corpora" not in words.reading(
-        "similarity", [extended | {"random_similarity": None}], ["a"]
+        "similarity", [plain(Layout.EXTENDED, similarity__random=None)], ["a"]
     )
 
 
@@ -92,7 +111,7 @@ def test_numbers_stand_beside_what_they_are_to_be_compared_to():
         "Filtered out: 5 chunks in 10 drafts, 0.5 per draft. A sequence has 15.0 negatives on average."
     )
     documents = plain(
-        Layout.CONCATENATED, near_duplicates=None, near_duplicate_documents=3
+        Layout.CONCATENATED, near_duplicates__chunks=None, near_duplicates__documents=3
     )
     assert words.reading("near", [documents], ["a"]).endswith(
         "Filtered out: 3 of 200 documents (1.5%)."
@@ -101,9 +120,9 @@ def test_numbers_stand_beside_what_they_are_to_be_compared_to():
     assert random in words.reading("similarity", [extended], ["a"])
     assert "lsa" in words.reading("similarity", [extended], ["a"])
     assert "lsa" not in words.reading(
-        "similarity", [plain(Layout.EXTENDED, encoder="static:x")], ["a"]
+        "similarity", [plain(Layout.EXTENDED, setting__encoder="static:x")], ["a"]
     )
-    other = plain(Layout.EXTENDED, random_similarity={"mean": 0.5, "p90": 0.75})
+    other = plain(Layout.EXTENDED, similarity__random={"mean": 0.5, "p90": 0.75})
     assert words.reading(
         "source-cosine", [extended, extended], ["base", "tail"]
     ).endswith(f"corpus. {random}")
@@ -122,27 +141,28 @@ def test_numbers_stand_beside_what_they_are_to_be_compared_to():
 def test_every_check_is_said_once_and_only_of_the_layouts_that_it_is_made_for():
     assert sorted(words._PASSED) == sorted(CHECKS)
     of_documents = " ".join(
-        words.verdict(plain(Layout.CONCATENATED, negatives=None)).passed
+        words.verdict(plain(Layout.CONCATENATED, setting__negatives=None)).passed
     )
     assert "negative" not in of_documents
     assert "meta-" not in of_documents
 
 
 def test_only_terms_that_a_run_has_a_use_for_are_explained():
-    nothing = {
-        "meta_share": None,
-        "negatives": None,
-        "similarity": None,
-        "near_duplicates": None,
-        "near_duplicate_documents": None,
-        "random_similarity": None,
-    }
+    nothing = plain(
+        Layout.CONCATENATED,
+        setting__negatives=None,
+        similarity=None,
+        near_duplicates__chunks=None,
+    )
     assert list(words.glossary([nothing])) == ["token", "sequence", "chunk", "draft"]
     assert "near-duplicate" in words.glossary(
-        [nothing, {**nothing, "near_duplicate_documents": 0}]
+        [nothing, with_values(nothing, {"near_duplicates__documents": 0})]
     )
     assert words.glossary(
-        [plain(Layout.EXTENDED), plain(Layout.EXTENDED, negatives="random-corpus")]
+        [
+            plain(Layout.EXTENDED),
+            plain(Layout.EXTENDED, setting__negatives="random-corpus"),
+        ]
     )["negative"] == (
         "a distractor chunk between two meta-chunks; in this run the chunks of other documents that are most similar to "
         "the meta-chunk before "
@@ -212,8 +232,8 @@ def test_the_decision_is_said_with_its_reasons():
     assert "The run produced as many sequences as the recipe asks for." in passed
     documents = plain(
         Layout.CONCATENATED,
-        negatives=None,
-        random_similarity=None,
+        setting__negatives=None,
+        similarity__random=None,
         distance_tokens=None,
     )
     documents["yields"] = {"asked": "all"}
@@ -224,16 +244,19 @@ def test_a_check_without_anything_to_look_at_is_not_said_to_be_passed():
     every = words.verdict(plain(Layout.EXTENDED)).passed
     for changed, text in (
         (
-            {"target_tokens": 16384},
+            {"setting__target_tokens": 16384},
             "The tokenizer is that of a model, not one trained on this corpus.",
         ),
         (
             {"yields": {"asked": "all"}},
             "The run produced as many sequences as the recipe asks for.",
         ),
-        ({"near_identical": None}, words._PASSED["near-identical-negatives"]),
-        ({"random_similarity": None}, words._PASSED["unrelated-negatives"]),
-        ({"tokens_by_source": {"a": 1}}, words._PASSED["one-source"]),
+        (
+            {"negatives__near_identical": None},
+            words._PASSED["near-identical-negatives"],
+        ),
+        ({"similarity__random": None}, words._PASSED["unrelated-negatives"]),
+        ({"tokens__by_source": {"a": 1}}, words._PASSED["one-source"]),
     ):
         passed = words.verdict(plain(Layout.EXTENDED, **changed)).passed
         assert text in every
@@ -249,7 +272,7 @@ def test_only_the_most_similar_negatives_are_called_similar_and_others_a_control
     negatives,
 ):
     why = "" if negatives == "top" else "Why they are a control of it."
-    of_run = plain(Layout.EXTENDED, negatives=negatives, control=why)
+    of_run = plain(Layout.EXTENDED, setting__negatives=negatives, control=why)
     said = words.verdict(of_run)
     assert ("control" in said.decision) is (negatives != "top")
     assert any("Negatives are similar to" in reason for reason in said.reasons) is (
@@ -271,7 +294,8 @@ def test_data_of_a_tokenizer_that_no_model_knows_are_for_models_trained_from_scr
         said.decision == f"No defects found: you can train on it, but {FROM_SCRATCH}."
     )
     named = words.verdict(
-        plain(Layout.EXTENDED, negatives="tail", control="It is."), is_stand_in=True
+        plain(Layout.EXTENDED, setting__negatives="tail", control="It is."),
+        is_stand_in=True,
     ).reasons
     assert any(FROM_SCRATCH in reason for reason in named)
     warning = {"name": "stand-in-tokenizer", "message": "m", "change": ""}
@@ -288,26 +312,29 @@ def test_data_of_a_tokenizer_that_no_model_knows_are_for_models_trained_from_scr
             "the chunks of other documents that are most similar to the meta-chunk before them. To predict",
         ),
         (
-            {"position": "tail"},
+            {"setting__position": "tail"},
             "are most similar to the meta-chunk after them. To predict",
         ),
         (
-            {"negatives": "tail"},
+            {"setting__negatives": "tail"},
             "the least similar of the chunks that were retrieved for the meta-chunk before them. To predict",
         ),
         (
-            {"negatives": "random-retrieved"},
+            {"setting__negatives": "random-retrieved"},
             "to the meta-chunk before them, in random order. To predict",
         ),
         (
-            {"negatives": "random-corpus"},
+            {"setting__negatives": "random-corpus"},
             "between them: random chunks of other documents. To predict",
         ),
         (
-            {"negatives": "self-repeat"},
+            {"setting__negatives": "self-repeat"},
             "between them: copies of the meta-chunk before them. To predict",
         ),
-        ({"negatives": None}, "between them: chunks of other documents. To predict"),
+        (
+            {"setting__negatives": None},
+            "between them: chunks of other documents. To predict",
+        ),
         (
             {},
             "must use the one before it, 1,234 tokens earlier (median); it must ignore the similar text in between.",
@@ -348,8 +375,8 @@ def test_a_cell_holds_the_value_as_it_is_and_as_it_is_shown():
 
 def test_a_bin_that_one_run_lacks_is_a_dash_for_it():
     counts = [
-        [{"least": 64, "most": 127, "count": 3}],
-        [{"least": 1, "most": 1, "count": 2000}],
+        [{"low": 64, "high": 127, "count": 3}],
+        [{"low": 1, "high": 1, "count": 2000}],
     ]
     plain = [{"h": one} for one in counts]
     assert [
@@ -359,39 +386,32 @@ def test_a_bin_that_one_run_lacks_is_a_dash_for_it():
         ("1 tokens", ["–", "2,000 (100.0%)"]),
         ("64–127 tokens", ["3 (100.0%)", "–"]),
     ]
-    below_0 = of({"h": [{"least": -0.05, "most": 0.0, "count": 1}]})
+    below_0 = of({"h": [{"low": -0.05, "high": 0.0, "count": 1}]})
     assert below_0.bins("h", form="from {}")[0].name == "from -0.05"
 
 
 def test_negatives_are_named_only_where_documents_are_extended():
-    keys = {
-        "sequences": 1,
-        "target_tokens": 2,
-        "tokens": 2,
-        "distinct_documents": 1,
-        "random_similarity": None,
-    }
-    spread = {"distance_tokens": None, "similarity": {"mean": 0.5}}
-    names = [
-        {row.name for row in of({"layout": layout, **keys, **spread}).first()}
-        for layout in (Layout.EXTENDED, Layout.CONCATENATED)
-    ]
+    names = []
+    for layout in (Layout.EXTENDED, Layout.CONCATENATED):
+        stats = plain(layout, distance_tokens=None, similarity__random=None)
+        names.append({row.name for row in of(stats).first()})
     assert "mean cosine of the negatives" in names[0]
     assert "mean cosine of the documents" in names[1]
     assert not [name for name in names[0] if name.startswith("tokens between")]
 
 
 def test_a_mean_cosine_stands_beside_that_of_random_pairs():
-    keys = {"similarity": {"mean": 0.5}, "random_similarity": {"mean": 0.0625}}
-    names = [row.name for row in of({"layout": Layout.EXTENDED, **keys}).first()]
+    stats = plain(Layout.EXTENDED, similarity__random={"mean": 0.0625})
+    names = [row.name for row in of(stats).first()]
     assert "mean cosine of the negatives (random pairs: 0.06)" in names
 
 
 def test_words_of_a_recipe_are_explained_and_their_values_stay_as_they_are():
-    (row,) = of({"negatives": "tail"}, {"negatives": "of tomorrow"}).settings()
+    path = ("setting", "negatives")
+    (row,) = of(
+        {"setting": {"negatives": "tail"}}, {"setting": {"negatives": "of tomorrow"}}
+    ).settings()
     assert row.cells == (
-        Cell(
-            "tail: the most similar chunks, least similar first", "tail", ("negatives",)
-        ),
-        Cell("of tomorrow", "of tomorrow", ("negatives",)),
+        Cell("tail: the most similar chunks, least similar first", "tail", path),
+        Cell("of tomorrow", "of tomorrow", path),
     )

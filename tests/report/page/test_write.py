@@ -16,7 +16,7 @@ from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.errors import NextlongError
 from nextlong.report.page import words, write
-from nextlong.runs import stats
+from nextlong.runs.statistics.measure import measure
 
 MIB = 1 << 20
 VOID = {"meta", "br", "hr", "link", "img", "input"}
@@ -94,38 +94,37 @@ def text(shared_run):
 
 
 def test_every_number_is_that_of_the_statistics(shared_run, text):
-    plain = json.loads(json.dumps(stats.measure(nextlong.open(shared_run)).as_json()))
+    plain = json.loads(json.dumps(measure(nextlong.open(shared_run)).as_json()))
     found = [(path, value) for path, _, value in Page(text).numbers]
     assert len(found) > 50
     assert found == [(path, value_at(plain, path)) for path, _ in found]
     paths = {tuple(path) for path, _ in found}
-    for name in (
-        "similarity_histogram",
-        "distance_histogram",
-        "chunk_tokens_histogram",
+    for histogram in (
+        ("similarity", "cosine", "histogram"),
+        ("distance_tokens", "histogram"),
+        ("chunks", "tokens", "histogram"),
+        ("corpus", "document_chars", "histogram"),
     ):
-        assert {(name, place, "count") for place in range(len(plain[name]))} <= paths
+        num_bins = len(value_at(plain, histogram))
+        assert {(*histogram, index, "count") for index in range(num_bins)} <= paths
     assert {
-        ("similarity_by_rank", place, "mean")
-        for place in range(len(plain["similarity_by_rank"]))
+        ("similarity", "by_rank", index, "mean")
+        for index in range(len(plain["similarity"]["by_rank"]))
     } <= paths
     assert {
-        ("document_chars_histogram", place, "count")
-        for place in range(len(plain["document_chars_histogram"]))
-    } <= paths
-    assert {
-        ("steps", place, key)
-        for place in range(len(plain["steps"]))
+        ("steps", index, key)
+        for index in range(len(plain["steps"]))
         for key in ("seconds", "bytes")
     } <= paths
     assert {("steps", 0, "peak_bytes"), ("distance_tokens", "p50")} <= paths
-    assert {("tokens_by_source", name) for name in plain["tokens_by_source"]} <= paths
+    by_source = ("tokens", "by_source")
+    assert {(*by_source, name) for name in value_at(plain, by_source)} <= paths
     assert {
         ("yields", "kept"),
-        ("near_duplicates",),
-        ("chars_per_token",),
-        ("meta_share",),
-        ("repeated_chunks",),
+        ("near_duplicates", "chunks"),
+        ("tokens", "chars_per_token"),
+        ("tokens", "meta_share"),
+        ("chunks", "repeated"),
     } <= paths
 
 
@@ -133,13 +132,12 @@ def test_runs_stand_side_by_side(shared_run, other_run):
     runs = [shared_run, other_run]
     page = Page(write.page([nextlong.open(run) for run in runs]))
     plain = [
-        json.loads(json.dumps(stats.measure(nextlong.open(run)).as_json()))
-        for run in runs
+        json.loads(json.dumps(measure(nextlong.open(run)).as_json())) for run in runs
     ]
     shown = [
         one
         for one in page.numbers
-        if one[0][:2] != ["reuse", "hubs"] and one[0][0] != "steps"
+        if one[0][:3] != ["chunks", "reuse", "hubs"] and one[0][0] != "steps"
     ]  # a table a run
     assert {column for _, column, _ in shown} == {0, 1}
     assert [value for _, _, value in shown] == [
@@ -147,7 +145,9 @@ def test_runs_stand_side_by_side(shared_run, other_run):
     ]
     assert all(any(str(run) in text for text in page.texts) for run in runs)
     methods = {
-        column: value for path, column, value in shown if path == ["method_name"]
+        column: value
+        for path, column, value in shown
+        if path == ["setting", "method_name"]
     }
     assert methods == {0: "nextlong", 1: "knn"}
 
@@ -282,14 +282,18 @@ def test_a_page_of_whole_documents_uses_no_term_of_another_method(other_run):
     told = " ".join(" ".join(page.texts).split())
     assert not re.search(r"meta-|[Nn]egative", told)
     assert "Are the documents related" in told
-    cosines = [value for path, _, value in page.numbers if path[0] == "similarity"]
+    cosines = [
+        value
+        for path, _, value in page.numbers
+        if path[:2] == ["similarity", "cosine"] and "histogram" not in path
+    ]
     assert cosines
     assert max(cosines) <= 1
 
 
 def test_the_glossary_says_what_the_page_does(shared_run, other_run):
     one, other = (
-        [stats.measure(nextlong.open(run)).as_json()] for run in (shared_run, other_run)
+        [measure(nextlong.open(run)).as_json()] for run in (shared_run, other_run)
     )
     assert set(words.glossary(one)) == set(words._WORDS["glossary"])
     assert {"meta-document", "negative"}.isdisjoint(words.glossary(other))

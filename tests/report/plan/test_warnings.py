@@ -12,7 +12,7 @@ from nextlong.corpus import look
 from nextlong.errors import CorpusError
 from nextlong.report.plan import page
 from nextlong.report.plan.page import Scenario
-from nextlong.runs import warnings as run_warnings
+from nextlong.runs.statistics import warnings as run_warnings
 
 
 def test_a_plan_says_what_the_run_will_warn_of(recipe, tmp_path, monkeypatch):
@@ -41,7 +41,10 @@ def test_only_text_that_is_used_hundreds_of_times_is_said_to_be_memorized(
     recipe, tmp_path
 ):
     asked = recipe_in(tmp_path)
-    told = [run_warnings.heavy_reuse("often", asked, most=most) for most in (199, 200)]
+    told = [
+        run_warnings.heavy_reuse("often", asked, max_uses=max_uses)
+        for max_uses in (199, 200)
+    ]
     assert ["is memorized" in one.message for one in told] == [False, True]
 
 

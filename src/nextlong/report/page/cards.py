@@ -26,6 +26,7 @@ from nextlong.report.page.words import (
     is_extended,
     reading,
     spoken_bin,
+    value_at,
 )
 
 _MAX_SOURCES: Final = 12  # of a chart
@@ -85,10 +86,10 @@ def sections(of: Numbers) -> dict[str, list[Card]]:
         of_run = f" of {name}" if len(of.names) > 1 else ""
         names = [
             f"{hub['source_id']} · chunk {hub['ordinal']}"
-            for hub in stats["reuse"]["hubs"]
+            for hub in stats["chunks"]["reuse"]["hubs"]
         ]
         uses = [
-            TableRow(hub, (cell(stats, ("reuse", "hubs", n, "uses")),))
+            TableRow(hub, (cell(stats, ("chunks", "reuse", "hubs", n, "uses")),))
             for n, hub in enumerate(names)
         ]
         forms = (
@@ -128,13 +129,16 @@ def _hardness(of: Numbers) -> list[_Topic]:
         else ("documents", "part", "document")
     )
     of_scores = (
-        (stats["scores"], "negatives" if is_extended([stats]) else "documents")
+        (
+            stats["setting"]["scores"],
+            "negatives" if is_extended([stats]) else "documents",
+        )
         for stats in of
     )
     compared = "; ".join(
         dict.fromkeys(f"{kind} to {scores}" for scores, kind in of_scores if scores)
     )
-    pairs = of.spread("random_similarity", "{:.4f}", of="random pairs: ")
+    pairs = of.spread("similarity", "random", form="{:.4f}", of="random pairs: ")
     twice = {"1.0000": "1.0000 (the same text twice)"}
     random = [
         row._replace(
@@ -144,43 +148,44 @@ def _hardness(of: Numbers) -> list[_Topic]:
     ]
     with_count = "{:.4f} (n = {count:,})"
     ranks = [
-        of.row(f"rank {rank:,}", "similarity_by_rank", places, "mean", form=with_count)
-        for (rank,), places in of.entries("similarity_by_rank", by=("rank",)).items()
+        of.row(
+            f"rank {rank:,}", "similarity", "by_rank", places, "mean", form=with_count
+        )
+        for (rank,), places in of.entries("similarity", "by_rank", by=("rank",)).items()
     ]
+    means_by_source = [value_at(stats, "similarity.by_source") or {} for stats in of]
     sources = [
-        name
-        for name in _sources(of)
-        if any(name in stats["similarity_by_source"] for stats in of)
+        name for name in _sources(of) if any(name in means for means in means_by_source)
     ]
     shown, means = sources[:_SHOWN_SOURCES], Markup()
     by_source = [
-        of.row(name, "similarity_by_source", name, "mean", form=with_count)
+        of.row(name, "similarity", "by_source", name, "mean", form=with_count)
         for name in shown
     ]
     if len(sources) > 1:
         shown = sources[:_MAX_SOURCES]
-        held = [stats["similarity_by_source"] for stats in of]
         values = [
             [max(0.0, by[name]["mean"]) if name in by else 0.0 for name in shown]
-            for by in held
+            for by in means_by_source
         ]
         means = charts.bars(
             shown, _series(of.names, values=values), label="mean cosine", form="{:.4f}"
         )
     # Of several attention masks the first, the recipe's own.
     label, counted = "tokens that its attention can reach", "predicted tokens"
-    context = _histogram(of, "exposure", 0, "histogram", label=label, counted=counted)
+    context = _histogram(
+        of, "attention", "exposure", 0, "histogram", label=label, counted=counted
+    )
     cosines = [
-        *of.spread("similarity", "{:.4f}"),
-        *of.bins("similarity_histogram", form="from {}"),
+        *of.spread("similarity", "cosine", form="{:.4f}"),
+        *of.bins("similarity", "cosine", "histogram", form="from {}"),
     ]
     distances = _distribution(
         of,
         "distance_tokens",
-        "distance_histogram",
-        "tokens in between",
-        "distances",
-        "tokens",
+        label="tokens in between",
+        counted="distances",
+        unit="tokens",
     )
     return [
         (
@@ -212,7 +217,9 @@ def _hardness(of: Numbers) -> list[_Topic]:
 
 def _attended(of: Numbers) -> list[TableRow]:
     """Return the tokens before a predicted token, and how evenly devices that share a row work, by attention mask."""
-    masks = {tuple(one["mask"] for one in stats["exposure"]) for stats in of}
+    masks = {
+        tuple(one["mask"] for one in stats["attention"]["exposure"]) for stats in of
+    }
     shown = next(iter(masks)) if len(masks) == 1 else ("",)
     rows = []
     for place, mask in enumerate(shown):
@@ -220,6 +227,7 @@ def _attended(of: Numbers) -> list[TableRow]:
         rows.append(
             of.row(
                 f"{of_mask}mean tokens before",
+                "attention",
                 "exposure",
                 place,
                 "mean",
@@ -227,16 +235,21 @@ def _attended(of: Numbers) -> list[TableRow]:
             )
         )
         rows += of.bins(
-            "exposure", place, "histogram", form=f"{of_mask}{{}} tokens before"
+            "attention",
+            "exposure",
+            place,
+            "histogram",
+            form=f"{of_mask}{{}} tokens before",
         )
     for (mask, ranks), places in of.entries(
-        "attention_work", by=("mask", "ranks")
+        "attention", "work", by=("mask", "ranks")
     ).items():
         name = f"attention work, busiest of {ranks} devices, {mask} attention (1: even)"
         rows.append(
             of.row(
                 name,
-                "attention_work",
+                "attention",
+                "work",
                 places,
                 "mean",
                 form="{:.2f} (at most {worst:.2f})",
@@ -246,45 +259,49 @@ def _attended(of: Numbers) -> list[TableRow]:
 
 
 def _content(of: Numbers) -> list[_Topic]:
-    by_role = [sum(stats["tokens_by_role"].values()) for stats in of]
+    by_role = [sum(stats["tokens"]["by_role"].values()) for stats in of]
     roles = [
         of.row(
             f"tokens: {role}",
-            "tokens_by_role",
+            "tokens",
+            "by_role",
             role,
             form="{:,} ({share:.2%})",
             totals=by_role,
         )
         for role in dict.fromkeys(
-            role for stats in of for role in stats["tokens_by_role"]
+            role for stats in of for role in stats["tokens"]["by_role"]
         )
     ]
     chunks = _distribution(
         of,
-        "chunk_tokens",
-        "chunk_tokens_histogram",
-        "tokens of a chunk",
         "chunks",
         "tokens",
+        label="tokens of a chunk",
+        counted="chunks",
+        unit="tokens",
     )
     chart, characters = _distribution(
         of,
+        "corpus",
         "document_chars",
-        "document_chars_histogram",
-        "characters of a document",
-        "documents",
-        "characters",
+        label="characters of a document",
+        counted="documents",
+        unit="characters",
     )
-    each = of.spread("documents_per_sequence", "{:,.1f}", of="documents per sequence: ")
+    each = of.spread(
+        "documents", "per_sequence", form="{:,.1f}", of="documents per sequence: "
+    )
+    reuse = ("chunks", "reuse")
     uses = [
-        of.row("distinct chunks", "reuse", "distinct_chunks"),
-        of.row("uses of a chunk, mean", "reuse", "mean", form="{:.2f}"),
-        of.row("uses of a chunk, maximum", "reuse", "max"),
-        *of.bins("reuse", "histogram", form="chunks used {}×", part="chunks"),
+        of.row("distinct chunks", *reuse, "distinct_chunks"),
+        of.row("uses of a chunk, mean", *reuse, "mean", form="{:.2f}"),
+        of.row("uses of a chunk, maximum", *reuse, "max"),
+        *of.bins(*reuse, "histogram", form="chunks used {}×", part="chunks"),
     ]
     used = _histogram(
         of,
-        "reuse",
+        *reuse,
         "histogram",
         label="uses of a chunk",
         counted="chunks used",
@@ -292,24 +309,36 @@ def _content(of: Numbers) -> list[_Topic]:
     )
     meta_chunks = _histogram(
         of,
-        "meta_chunks_histogram",
+        "meta_chunks",
+        "per_sequence",
+        "histogram",
         label="meta-chunks of a sequence",
         counted="sequences",
     )
     after_last = [
         of.row(
-            "tokens after the last meta-chunk", "after_last", "share", form="{:.1%}"
+            "tokens after the last meta-chunk",
+            "meta_chunks",
+            "after_last",
+            "share",
+            form="{:.1%}",
         ),
         of.row(
             "short last meta-chunks",
+            "meta_chunks",
             "after_last",
             "short",
             form="{:,} (fewer than {short_tokens} tokens)",
         ),
-        *of.spread("meta_chunks", "{:,.1f}", of="meta-chunks per sequence: "),
-        *of.bins("meta_chunks_histogram", form="{} meta-chunks"),
+        *of.spread(
+            "meta_chunks",
+            "per_sequence",
+            form="{:,.1f}",
+            of="meta-chunks per sequence: ",
+        ),
+        *of.bins("meta_chunks", "per_sequence", "histogram", form="{} meta-chunks"),
     ]
-    share = of.row("share of the meta-documents", "meta_share", form="{:.1%}")
+    share = of.row("share of the meta-documents", "tokens", "meta_share", form="{:.1%}")
     return [
         ("sources", "Sources of the sequences and of the corpus", *_by_source(of)),
         ("roles", "Tokens by role", _roles(of), [share, *roles]),
@@ -331,11 +360,14 @@ def _content(of: Numbers) -> list[_Topic]:
 
 
 def _distribution(
-    of: Numbers, key: str, histogram: str, label: str, counted: str, unit: str
+    of: Numbers, *path: str, label: str, counted: str, unit: str
 ) -> tuple[Markup, list[TableRow]]:
     """Return a histogram and its numbers; `label` says what is measured, of what each count is one, and in which unit."""
-    rows = [*of.spread(key, "{:,.0f}"), *of.bins(histogram, form=f"{{}} {unit}")]
-    return _histogram(of, histogram, label=label, counted=counted), rows
+    rows = [
+        *of.spread(*path, form="{:,.0f}"),
+        *of.bins(*path, "histogram", form=f"{{}} {unit}"),
+    ]
+    return _histogram(of, *path, "histogram", label=label, counted=counted), rows
 
 
 def _removal(of: Numbers) -> list[_Topic]:
@@ -352,60 +384,74 @@ def _removal(of: Numbers) -> list[_Topic]:
             of.row("example", "yields", "dropped_examples", reason, n)
             for n in range(_DROPPED_EXAMPLES)
         ]
-    files = dict.fromkeys(file for stats in of for file in stats["contaminated"] or {})
+    files = dict.fromkeys(
+        file for stats in of for file in stats["corpus"]["contaminated"] or {}
+    )
     sources = dict.fromkeys(
-        source for stats in of for source in stats["keywords"] or {}
+        source for stats in of for source in stats["corpus"]["keywords"] or {}
     )
     # A control repeats each meta-chunk by design.
-    negatives = [stats["negatives"] for stats in of]
+    negatives = [stats["setting"]["negatives"] for stats in of]
     is_repeating = all(
         name is not None and NEGATIVES[name].origin == "meta-chunk"
         for name in negatives
     )
-    expected, of_documents = (
-        "by design" if is_repeating else "must be 0",
-        "{:,} of {documents:,}",
-    )
+    expected = "by design" if is_repeating else "must be 0"
     filtered = [
-        of.row("near-duplicate negatives", "near_duplicates"),
-        of.row("of these, because of a shared 100-word passage", "repeated_passages"),
+        of.row("near-duplicate negatives", "near_duplicates", "chunks"),
+        of.row(
+            "of these, because of a shared 100-word passage",
+            "near_duplicates",
+            "repeated_passages",
+        ),
         of.row(
             "near-duplicate documents filtered out by the method",
-            "near_duplicate_documents",
+            "near_duplicates",
+            "documents",
         ),
         *(
             of.row(
                 f"documents of {source} with keywords",
+                "corpus",
                 "keywords",
                 source,
                 "with_keywords",
-                form=of_documents,
+                form="{:,} of {documents:,}",
             )
             for source in sources
         ),
-        of.row("documents whose keywords no other document has", "unshared_keywords"),
+        of.row(
+            "documents whose keywords no other document has",
+            "corpus",
+            "unshared_keywords",
+        ),
         of.row(
             "documents split into parts with other documents in between",
+            "documents",
             "in_parts",
-            "in_parts",
-            form=of_documents,
+            "documents",
+            form="{:,} of {of_documents:,}",
         ),
         of.row(
             "document tokens cut off at the ends of sequences",
+            "tokens",
             "cut_off",
             "tokens",
             form="{:,} of {of_tokens:,}",
         ),
         *(
-            of.row(f"chunks that share text with {file}", "contaminated", file)
+            of.row(
+                f"chunks that share text with {file}", "corpus", "contaminated", file
+            )
             for file in files
         ),
         of.row(
             f"negatives from the sequence's own document ({expected})",
-            "own_document_negatives",
+            "negatives",
+            "from_own_document",
         ),
         of.row(
-            f"chunks that occur twice in a sequence ({expected})", "repeated_chunks"
+            f"chunks that occur twice in a sequence ({expected})", "chunks", "repeated"
         ),
     ]
     held = [stats["yields"] for stats in of]
@@ -433,7 +479,7 @@ def _by_rank(of: Numbers, what: str) -> Markup:
     for name, stats in _prefixed(of):
         held = [
             (one["rank"], one["mean"], one["count"])
-            for one in stats["similarity_by_rank"]
+            for one in value_at(stats, "similarity.by_rank") or ()
         ]
         lines.append(
             [
@@ -443,11 +489,8 @@ def _by_rank(of: Numbers, what: str) -> Markup:
         )
     series = _series(of.names if len(of.names) > 1 else [what], points=lines)
     if ranks := [point.x for line in lines for point in line]:
-        for mean in dict.fromkeys(
-            stats["random_similarity"]["mean"]
-            for stats in of
-            if stats["random_similarity"]
-        ):
+        spreads = [value_at(stats, "similarity.random") for stats in of]
+        for mean in dict.fromkeys(spread["mean"] for spread in spreads if spread):
             ends = [
                 Point(rank, mean, f"random pairs of chunks: {mean:.4f}")
                 for rank in (min(ranks), max(ranks))
@@ -459,7 +502,8 @@ def _by_rank(of: Numbers, what: str) -> Markup:
 def _cosines(of: Numbers, what: str) -> Markup:
     lines = []
     for name, stats in _prefixed(of):
-        held = [(one["least"], one["count"]) for one in stats["similarity_histogram"]]
+        histogram = value_at(stats, "similarity.cosine.histogram") or ()
+        held = [(one["low"], one["count"]) for one in histogram]
         total = max(1, sum(count for _, count in held))
         tip = f"{name}{{:.2f}} to {{:.2f}}: {{:,}}"
         shares = ((low, count, 100 * count / total) for low, count in held)
@@ -479,7 +523,7 @@ def _histogram(
     of: Numbers, *path: str | int, label: str, counted: str, part: str = "count"
 ) -> Markup:
     """Draw a histogram as bars, in percent of what it counts."""
-    edges = of.entries(*path, by=("least", "most"))
+    edges = of.entries(*path, by=("low", "high"))
     of_bins = [
         [one.value or 0 for one in of.row("", *path, places, part).cells]
         for places in edges.values()
@@ -504,19 +548,34 @@ def _histogram(
 
 def _by_source(of: Numbers) -> tuple[Markup, list[TableRow]]:
     """Return the tokens of each source beside its characters in the corpus, the largest first; no chart of one source."""
-    every, units = (
-        _sources(of),
-        {"tokens_by_source": "tokens", "corpus_by_source": "characters in the corpus"},
-    )
-    by_source, corpus = ([stats[key] for stats in of] for key in units)
-    totals = {key: [sum(stats[key].values()) for stats in of] for key in units}
-    rows = [
-        of.row(
-            f"{name}: {what}", key, name, form="{:,} ({share:.1%})", totals=totals[key]
+    every = _sources(of)
+    by_source = [stats["tokens"]["by_source"] for stats in of]
+    corpus = [stats["corpus"]["chars_by_source"] for stats in of]
+    token_totals = [sum(counts.values()) for counts in by_source]
+    char_totals = [sum(counts.values()) for counts in corpus]
+    with_share = "{:,} ({share:.1%})"
+    rows = []
+    for name in every[:_SHOWN_SOURCES]:
+        rows.append(
+            of.row(
+                f"{name}: tokens",
+                "tokens",
+                "by_source",
+                name,
+                form=with_share,
+                totals=token_totals,
+            )
         )
-        for name in every[:_SHOWN_SOURCES]
-        for key, what in units.items()
-    ]
+        rows.append(
+            of.row(
+                f"{name}: characters in the corpus",
+                "corpus",
+                "chars_by_source",
+                name,
+                form=with_share,
+                totals=char_totals,
+            )
+        )
     if rest := every[_SHOWN_SOURCES:]:
         sums = (sum(one.get(name, 0) for name in rest) for one in by_source)
         rows.append(
@@ -545,19 +604,23 @@ def _sources(of: Numbers) -> list[str]:
     """Return every source, the one with most tokens first."""
     total = Counter[str]()
     for stats in of:
-        total.update(stats["tokens_by_source"])
+        total.update(stats["tokens"]["by_source"])
     return sorted(total, key=lambda name: (-total[name], name))
 
 
 def _roles(of: Numbers) -> Markup:
     groups: dict[str, list[float]] = {}
-    for role in dict.fromkeys(role for stats in of for role in stats["tokens_by_role"]):
+    for role in dict.fromkeys(
+        role for stats in of for role in stats["tokens"]["by_role"]
+    ):
         sums = groups.setdefault(
             role if role in _ROLES else "separator", [0.0] * len(of.plain)
         )
         for number, stats in enumerate(of):
             sums[number] += (
-                100 * stats["tokens_by_role"].get(role, 0) / max(1, stats["tokens"])
+                100
+                * stats["tokens"]["by_role"].get(role, 0)
+                / max(1, stats["tokens"]["total"])
             )
     series = [Series(*_ROLES[role], values) for role, values in groups.items()]
     return charts.bars(

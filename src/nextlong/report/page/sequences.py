@@ -20,9 +20,9 @@ from nextlong.artifacts.finished import DraftResult
 from nextlong.picture import charts, pieces, strip
 from nextlong.picture.charts import Point, Series
 from nextlong.picture.pieces import CHUNK_ROLES, Frequencies
-from nextlong.runs import measures
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as OneSequence
+from nextlong.runs.statistics import common
 from nextlong.schemas import Span
 from nextlong.text import Json, counted
 
@@ -38,16 +38,16 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
     The document `before`, with its caption; the sequences `after`, each with heading, caption, legend, strip and the document
     that it is about; a `map` of the first run's chunks; a note on which chunk is shown `first`.
     """
-    common = measures.common_document(runs)
+    common_document = common.common_document(runs)
     chosen = []  # number of the run, its name, number of the sequence, sequence, its document by doc_id
     for place, (name, run) in enumerate(zip(names, runs, strict=True)):
         if not len(run):
             continue
-        number = common[1].get(place, 0) if common else 0
+        number = common_document[1].get(place, 0) if common_document else 0
         sequence = run.sequence(number)
         lead = (
-            common[0]
-            if common and place in common[1]
+            common_document[0]
+            if common_document and place in common_document[1]
             else pieces.lead_document(sequence.spans)
         )
         if len(sequence.spans) <= _MOST_PIECES:
@@ -120,7 +120,7 @@ def _texts(run: Run, sequence: OneSequence, limit: int) -> Json | None:
 def sampled_words(run: Run) -> Frequencies:
     """Return how many chunks of a sample of the corpus hold each word."""
     return pieces.frequencies(
-        run.corpus.texts(measures.sample_chunks(run, _SAMPLED_TEXTS)).tolist()
+        run.corpus.texts(common.sample_chunks(run, _SAMPLED_TEXTS)).tolist()
     )
 
 
@@ -138,10 +138,10 @@ def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
     The chart, how many are sampled, and the share of their variance that it shows; None unless the run embedded all chunks. The
     plane is that of the first two principal components of the sample, so the map is deterministic.
     """
-    if not measures.has_every_vector(run):
+    if not common.has_every_vector(run):
         return None
     of_sequence = {span.chunk_id: span for span in spans if span.role in CHUNK_ROLES}
-    sampled = measures.sample_chunks(run, _MAPPED)
+    sampled = common.sample_chunks(run, _MAPPED)
     ids = np.concatenate([sampled, np.array(sorted(of_sequence), np.int64)])
     vectors = lookup.vectors(ids, run.steps["embed"].files(".vectors.npy"))
     center = vectors[: len(sampled)].mean(axis=0)

@@ -17,8 +17,9 @@ import yaml
 
 from nextlong.corpus.filter_report import FilterReason
 from nextlong.runs.run import Run
-from nextlong.runs.spans import NEAR_IDENTICAL_COSINE
-from nextlong.runs.warnings import FROM_SCRATCH, THRESHOLDS
+from nextlong.runs.statistics.counting import NEAR_IDENTICAL_COSINE
+from nextlong.runs.statistics.thresholds import THRESHOLDS
+from nextlong.runs.statistics.warnings import FROM_SCRATCH
 from nextlong.schemas import Layout
 from nextlong.sequences.shortfall import MOST_DROPPED
 from nextlong.text import Json, counted
@@ -41,24 +42,24 @@ _FATAL: Final = (
     "missing-ids",
 )
 _NEEDS: Final = {  # the field of the statistics that is None where a check has nothing to look at
-    "own-document-negatives": "own_document_negatives",
+    "own-document-negatives": "negatives",
     **dict.fromkeys(
-        ("low-meta-share", "high-meta-share", "short-distances"), "meta_share"
+        ("low-meta-share", "high-meta-share", "short-distances"), "tokens.meta_share"
     ),
-    **dict.fromkeys(("few-meta-chunks", "short-last-chunks"), "after_last"),
-    "near-identical-negatives": "near_identical",
-    "much-cut-off": "cut_off",
-    "many-near-duplicates": "near_duplicate_documents",
-    "no-keywords": "keywords",
-    "unshared-keywords": "unshared_keywords",
-    "hardly-in-parts": "in_parts",
+    **dict.fromkeys(("few-meta-chunks", "short-last-chunks"), "meta_chunks"),
+    "near-identical-negatives": "negatives.near_identical",
+    "much-cut-off": "tokens.cut_off",
+    "many-near-duplicates": "near_duplicates.documents",
+    "no-keywords": "corpus.keywords",
+    "unshared-keywords": "corpus.unshared_keywords",
+    "hardly-in-parts": "documents.in_parts",
     "small-corpus": "similarity",
 }
 _USED_WITH: Final = {  # the fields of the statistics one of which a run must have for a term of the glossary to be of use
-    "meta-document": {"meta_share"},
-    "negative": {"negatives"},
+    "meta-document": {"tokens.meta_share"},
+    "negative": {"setting.negatives"},
     "cosine": {"similarity"},
-    "near-duplicate": {"near_duplicates", "near_duplicate_documents"},
+    "near-duplicate": {"near_duplicates.chunks", "near_duplicates.documents"},
 }
 _WORDS: Final = yaml.safe_load(
     (files(__package__) / "words.yaml").read_text(encoding="utf-8")
@@ -67,7 +68,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["settings"]
 LABELS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["labels"]
 _LIMITS: Final = vars(THRESHOLDS) | {
     "near_identical_cosine": NEAR_IDENTICAL_COSINE,
-    "most_dropped": MOST_DROPPED,
+    "max_dropped": MOST_DROPPED,
 }
 _PASSED: Final = {
     name: text.format(**_LIMITS) for name, text in _WORDS["passed"].items()
@@ -90,7 +91,7 @@ class _Verdict(NamedTuple):
 
 def is_extended(plain: Plain) -> bool:
     """Say whether a sequence of at least one of the runs extends a document."""
-    return any(stats["layout"] == Layout.EXTENDED for stats in plain)
+    return any(stats["setting"]["layout"] == Layout.EXTENDED for stats in plain)
 
 
 def reading(name: str, plain: Plain, names: Sequence[str]) -> str:
@@ -117,15 +118,16 @@ def reading(name: str, plain: Plain, names: Sequence[str]) -> str:
 
 def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
     """Return the reference values for the numbers of a run in the card `name`; "" if there are none."""
-    tokens, yields, share = stats["target_tokens"], stats["yields"], stats["meta_share"]
+    setting, yields = stats["setting"], stats["yields"]
+    tokens, share = setting["target_tokens"], stats["tokens"]["meta_share"]
     parts: list[str] = []
     more: Json = {}
-    if name in ("similarity", "source-cosine") and stats["random_similarity"]:
-        parts, usual = ["random"], _COSINES.get(stats["encoder"])
+    if name in ("similarity", "source-cosine") and value_at(stats, "similarity.random"):
+        parts, usual = ["random"], _COSINES.get(setting["encoder"])
         if name == "similarity" and usual:
             parts += [
                 "usual cosine",
-                *(["least cosine"] if stats["negatives"] == "top" else []),
+                *(["least cosine"] if setting["negatives"] == "top" else []),
             ]
             more = {"usual": usual}
     elif name == "roles" and share:
@@ -133,27 +135,31 @@ def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
             ["usual share"],
             {"usual": _META_TOKENS, "shares": [meta / tokens for meta in _META_TOKENS]},
         )
-    elif name == "yield" and stats["min_meta_chunks"]:
-        parts, more = ["yield"], {"chunks": counted(stats["min_meta_chunks"], "chunk")}
-    elif name == "chunks" and (per_token := stats["chars_per_token"]):
-        parts = ["chunks", "longest chunk" if stats["chunk_tokens"] else "end"]
-        more = {"mean": stats["max_chars"] / per_token}
+    elif name == "yield" and setting["min_meta_chunks"]:
+        parts = ["yield"]
+        more = {"min_chunks": counted(setting["min_meta_chunks"], "chunk")}
+    elif name == "chunks" and (per_token := stats["tokens"]["chars_per_token"]):
+        parts = ["chunks", "longest chunk" if stats["chunks"]["tokens"] else "end"]
+        more = {"mean": setting["max_chars"] / per_token}
     elif name == "distance" and share:
-        parts, more = ["distance"], {"least": THRESHOLDS.least_distance * tokens}
-    elif name == "near" and (count := stats["near_duplicate_documents"]) is not None:
+        parts, more = ["distance"], {"least": THRESHOLDS.min_distance * tokens}
+    elif (
+        name == "near" and (count := stats["near_duplicates"]["documents"]) is not None
+    ):
         parts, documents = ["near documents"], yields["documents"]
         more = {
-            "documents": counted(documents, "document"),
+            "of_documents": counted(documents, "document"),
             "share": count / max(1, documents),
         }
     elif (
         name == "near"
-        and (count := stats["near_duplicates"]) is not None
+        and (count := stats["near_duplicates"]["chunks"]) is not None
         and stats["similarity"]
     ):
         parts, drafts = ["near"], yields["drafts"]
         more = {"drafts": counted(drafts, "draft"), "rate": count / max(1, drafts)}
-        more["each"] = stats["similarity"]["count"] / max(1, stats["sequences"])
+        cosines = stats["similarity"]["cosine"]["count"]
+        more["each"] = cosines / max(1, stats["sequences"])
     return "".join(_WORDS["compared"][part] for part in parts).format_map(
         {**stats, **more}
     )
@@ -161,36 +167,45 @@ def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
 
 def glossary(plain: Plain) -> dict[str, str]:
     """Return the terms that a page about these runs uses, and what they mean."""
-    known = {
-        None,
-        *(key for stats in plain for key, value in stats.items() if value is not None),
-    }
     negatives = "; or ".join(
-        dict.fromkeys(_negatives(stats)[0] for stats in plain if stats["negatives"])
+        dict.fromkeys(
+            _negatives(stats)[0] for stats in plain if stats["setting"]["negatives"]
+        )
     )
-    random = {
-        stats["random_similarity"]["mean"]
-        for stats in plain
-        if stats["random_similarity"]
-    }
+    spreads = [value_at(stats, "similarity.random") for stats in plain]
+    random = {spread["mean"] for spread in spreads if spread}
     unrelated = (
         f"; unrelated text of this corpus has about {random.pop():.2f}"
         if len(random) == 1
         else ""
     )
-    return {
-        term: meaning.format(negatives=negatives, unrelated=unrelated)
-        for term, meaning in _WORDS["glossary"].items()
-        if not known.isdisjoint(_USED_WITH.get(term, {None}))
-    }
+    terms = {}
+    for term, meaning in _WORDS["glossary"].items():
+        fields = _USED_WITH.get(term)
+        is_used = fields is None or any(
+            value_at(stats, path) is not None for stats in plain for path in fields
+        )
+        if is_used:
+            terms[term] = meaning.format(negatives=negatives, unrelated=unrelated)
+    return terms
+
+
+def value_at(stats: Mapping[str, Any], path: str) -> Any:
+    """Return what stands at a path such as `similarity.random`; None where a part of it is missing."""
+    value: Any = stats
+    for key in path.split("."):
+        if value is None:
+            return None
+        value = value[key]
+    return value
 
 
 def _negatives(stats: Mapping[str, Any]) -> tuple[str, str]:
     """Return a description of the negatives of a run, and what a model must do with them."""
     beside = {"head": "before them", "tail": "after them"}.get(
-        stats["position"], "among them"
+        stats["setting"]["position"], "among them"
     )
-    what, between = _WORDS["negatives"][stats["negatives"]]
+    what, between = _WORDS["negatives"][stats["setting"]["negatives"]]
     return what.format(beside=beside), between
 
 
@@ -199,7 +214,7 @@ def opening(stats: Mapping[str, Any]) -> str:
     negatives, between = _negatives(stats)
     distance = stats["distance_tokens"]
     far = f", {distance['p50']:,.0f} tokens earlier (median)" if distance else ""
-    text: str = _WORDS["openings"][stats["layout"]]
+    text: str = _WORDS["openings"][stats["setting"]["layout"]]
     return text.format(negatives=negatives, far=far, between=between)
 
 
@@ -216,14 +231,16 @@ def facts(stats: Mapping[str, Any], run: Run) -> dict[str, str]:
         f"trained on this corpus ({entries}); not compatible with any pretrained model"
     )
     version = run.steps["compose"].manifest["versions"].get("nextlong")
+    setting = stats["setting"]
     named = {
         "data set": stats["run"],
-        "made": f"{run.variant.made[:10]}{f' by nextlong {version}' if version else ''}, method {stats['method_name']}",
+        "made": f"{run.variant.made[:10]}{f' by nextlong {version}' if version else ''}, method {setting['method_name']}",
         "input": f"{', '.join(sources[:_SHOWN_FILES])}{more}",
         "tokenizer": run.recipe.tokenizer.source or trained,
         "encoder": ": ".join(
             filter(
-                None, (stats["encoder"], SETTINGS["encoder"].get(stats["encoder"], ""))
+                None,
+                (setting["encoder"], SETTINGS["encoder"].get(setting["encoder"], "")),
             )
         ),
     }
@@ -234,15 +251,19 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> _Verdict:
     """Return whether to train on a run, and why; `is_stand_in`: the tokenizer was trained on its corpus."""
     warning_names = {warned["name"] for warned in stats["warnings"]}
     # A check that does not apply to the run is not listed as passed.
-    applies = {name: stats[field] is not None for name, field in _NEEDS.items()} | {
+    setting = stats["setting"]
+    random = value_at(stats, "similarity.random")
+    applies = {
+        name: value_at(stats, path) is not None for name, path in _NEEDS.items()
+    } | {
         "fewer-sequences": stats["yields"]["asked"] != "all",
-        "unrelated-negatives": stats["negatives"] == "top"
-        and stats["random_similarity"] is not None,
-        "one-source": len(stats["tokens_by_source"]) > 1
-        and stats["negatives_by_source"] is not None,
-        "stand-in-tokenizer": stats["target_tokens"] >= THRESHOLDS.stand_in_tokens,
+        "unrelated-negatives": setting["negatives"] == "top" and random is not None,
+        "one-source": len(stats["tokens"]["by_source"]) > 1
+        and stats["negatives"] is not None,
+        "stand-in-tokenizer": setting["target_tokens"] >= THRESHOLDS.stand_in_tokens,
         "unmet-exclusions": any(
-            one["reason"] == FilterReason.EXCLUDED for one in stats["left_out"]
+            one["reason"] == FilterReason.EXCLUDED
+            for one in stats["corpus"]["left_out"]
         ),
     }
     passed = tuple(
@@ -289,11 +310,9 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> _Verdict:
     reasons = [
         f"All {len(passed)} data-quality checks passed. For its effect on models, see the page Results of the documentation."
     ]
-    similarity, random, distance = (
-        stats[key] for key in ("similarity", "random_similarity", "distance_tokens")
-    )
-    if random and similarity["mean"] > random["mean"]:
-        mean = f"mean cosine {similarity['mean']:.2f}. Random pairs of chunks have {random['mean']:.2f}."
+    cosine, distance = value_at(stats, "similarity.cosine"), stats["distance_tokens"]
+    if random and cosine["mean"] > random["mean"]:
+        mean = f"mean cosine {cosine['mean']:.2f}. Random pairs of chunks have {random['mean']:.2f}."
         reasons.append(f"Negatives are similar to their meta-chunk: {mean}")
     if distance:
         apart = f"{distance['p50']:,.0f} tokens apart (median)"
@@ -384,9 +403,9 @@ def filled(rows: Iterable[TableRow]) -> list[TableRow]:
     return [row for row in rows if any(cell != _NOTHING for cell in row.cells)]
 
 
-def spoken_bin(least: float, most: float) -> str:
+def spoken_bin(low: float, high: float) -> str:
     """Return a bin of whole numbers in words."""
-    return f"{least:,.0f}" if least == most else f"{least:,.0f}–{most:,.0f}"
+    return f"{low:,.0f}" if low == high else f"{low:,.0f}–{high:,.0f}"
 
 
 @dataclass(frozen=True)
@@ -419,10 +438,10 @@ class Numbers:
             cells.append(cell(stats, own, form, total=totals[number] if totals else 0))
         return TableRow(name, tuple(cells))
 
-    def spread(self, key: str, form: str, *, of: str = "") -> list[TableRow]:
+    def spread(self, *path: str, form: str, of: str = "") -> list[TableRow]:
         """Return a distribution in five numbers; `of` says of what, where the table holds other numbers too."""
         return filled(
-            self.row(f"{of}{name}", key, part, form=form)
+            self.row(f"{of}{name}", *path, part, form=form)
             for part, name in LABELS["spread"].items()
         )
 
@@ -452,11 +471,11 @@ class Numbers:
     def bins(self, *path: str | int, form: str, part: str = "count") -> list[TableRow]:
         """Return a histogram, each bin with its share; `form` makes the name of its row."""
         places_of = {}
-        for (least, most), places in self.entries(*path, by=("least", "most")).items():
+        for (low, high), places in self.entries(*path, by=("low", "high")).items():
             spoken = (
-                f"{least:.2f}"
-                if isinstance(least, float) and most < 2
-                else spoken_bin(least, most)
+                f"{low:.2f}"
+                if isinstance(low, float) and high < 2
+                else spoken_bin(low, high)
             )
             places_of[form.format(spoken)] = places
         counts = [
@@ -477,11 +496,13 @@ class Numbers:
     def first(self) -> list[TableRow]:
         """Return the few numbers of the first screen of one run."""
         random, what = (
-            self.plain[0]["random_similarity"],
+            value_at(self.plain[0], "similarity.random"),
             "negatives" if self.is_extended else "documents",
         )
         of_random = f" (random pairs: {random['mean']:.2f})" if random else ""
-        shown = [self.row(name, key) for key, name in LABELS["amounts"].items()]
+        shown = [
+            self.row(name, *path.split(".")) for path, name in LABELS["amounts"].items()
+        ]
         shown.append(self.row(_APART, "distance_tokens", "p50", form="{:,.0f}"))
         return filled(
             [
@@ -489,6 +510,7 @@ class Numbers:
                 self.row(
                     f"mean cosine of the {what}{of_random}",
                     "similarity",
+                    "cosine",
                     "mean",
                     form="{:.2f}",
                 ),
@@ -498,17 +520,22 @@ class Numbers:
     def settings(self) -> list[TableRow]:
         """Return what distinguishes the runs; words of the recipe are explained."""
         shown = []
-        for key, name in {**LABELS["settings"], **LABELS["amounts"]}.items():
+        for path, name in {**LABELS["settings"], **LABELS["amounts"]}.items():
+            *groups, key = path.split(".")
             meanings = SETTINGS.get(key, {})
             cells = (
                 one._replace(text=f"{one.text}: {meanings[one.value]}")
                 if one.value in meanings
                 else one
-                for one in self.row(name, key).cells
+                for one in self.row(name, *groups, key).cells
             )
             shown.append(TableRow(name, tuple(cells)))
-        shown.append(self.row("characters per token", "chars_per_token", form="{:.3f}"))
-        shown.append(self.row("mean cosine", "similarity", "mean", form="{:.4f}"))
+        shown.append(
+            self.row("characters per token", "tokens", "chars_per_token", form="{:.3f}")
+        )
+        shown.append(
+            self.row("mean cosine", "similarity", "cosine", "mean", form="{:.4f}")
+        )
         return filled(
             [*shown, self.row(_APART, "distance_tokens", "p50", form="{:,.0f}")]
         )

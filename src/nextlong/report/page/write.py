@@ -26,9 +26,9 @@ from nextlong.picture import html
 from nextlong.picture.pieces import RUNS
 from nextlong.report import summary
 from nextlong.report.page import cards, sequences, words
-from nextlong.runs import stats
 from nextlong.runs.card import Exported
 from nextlong.runs.run import Run
+from nextlong.runs.statistics.measure import measure
 from nextlong.runs.variants import CURRENT, HEAD_CHARS, VARIANTS_META
 from nextlong.text import counted
 
@@ -87,7 +87,7 @@ def page(runs: Sequence[Run]) -> str:
         raise NextlongError(
             f"a report shows at most {RUNS} runs, not {len(runs)}; name fewer, or use nextlong compare"
         )
-    plain = [stats.measure(run).as_json() for run in runs]
+    plain = [measure(run).as_json() for run in runs]
     names = words.labels(runs) if len(runs) > 1 else ["this run"]
     of = words.Numbers(plain, names)
     style, script = html.style(), html.script()
@@ -97,7 +97,7 @@ def page(runs: Sequence[Run]) -> str:
     )
     policy = f"default-src 'none'; style-src {of_style}; script-src {of_script}; base-uri 'none'; form-action 'none'"
     title, shown_runs = (
-        f"{counted(plain[0]['sequences'], 'long sequence')} of {plain[0]['target_tokens']:,} tokens",
+        f"{counted(plain[0]['sequences'], 'long sequence')} of {plain[0]['setting']['target_tokens']:,} tokens",
         [],
     )
     for run, of_run, name in zip(runs, plain, names, strict=True):

@@ -48,7 +48,9 @@ from nextlong.retrieval import index as search_index
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.indexes.base import index_kind
 from nextlong.retrieval.sample import none_long_enough
-from nextlong.runs import warnings
+from nextlong.runs.statistics import warnings
+from nextlong.runs.statistics.stats import DataWarning
+from nextlong.runs.statistics.thresholds import THRESHOLDS
 from nextlong.schemas import Layout
 from nextlong.sequences.shortfall import (
     LONGER,
@@ -617,7 +619,7 @@ def _warn_of_data(
         and tokens < recipe.compose.target_tokens
     ):
         return [str(too_short(recipe.compose, tokens))]
-    warned: list[warnings.Warned | None] = []
+    warned: list[DataWarning | None] = []
     if is_extended(recipe.compose) and dropped > MOST_DROPPED * amounts.eligible:
         values = {
             "dropped": dropped,
@@ -627,7 +629,7 @@ def _warn_of_data(
         message = _WORDS["many-dropped"].format(
             **values, tokens=recipe.compose.target_tokens, longer=LONGER
         )
-        warned.append(warnings.Warned("many-dropped", message))
+        warned.append(DataWarning("many-dropped", message))
     warned.append(warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens))
     if uses_a_chunk_once(recipe.compose):
         chunks = (
@@ -647,10 +649,10 @@ def _warn_of_data(
             warned.append(warnings.small_corpus(in_sequence, amounts.kept_documents))
         uses = amounts.sequences * chunks
         mean = uses / max(1.0, different(amounts.chunks, uses))
-        if mean > warnings.THRESHOLDS.most_uses and recipe.compose.max_uses is None:
+        if mean > THRESHOLDS.max_uses and recipe.compose.max_uses is None:
             warned.append(
                 warnings.heavy_reuse(
-                    f"about {mean:,.1f} times on average", recipe, most=mean
+                    f"about {mean:,.1f} times on average", recipe, max_uses=mean
                 )
             )
     return [str(one) for one in warned if one]

@@ -1,6 +1,5 @@
 """The numbers of a real run against the same numbers counted span by span in plain Python, and the page that shows them."""
 
-import dataclasses
 import io
 import json
 import shutil
@@ -11,6 +10,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 from rich.console import Console
+from tests.support.changed_stats import changed
 from tests.support.counted import counts_of, total
 from tests.support.exported_runs import exported
 from tests.support.larger_cases import thorough
@@ -21,25 +21,19 @@ from nextlong.artifacts import record
 from nextlong.errors import RunError
 from nextlong.report import compare
 from nextlong.runs import export as runs_export
-from nextlong.runs import stats
 from nextlong.runs.card import card_numbers
+from nextlong.runs.statistics import measure as statistics
+from nextlong.runs.statistics.compute import compute
+from nextlong.runs.statistics.measure import measure, read
 from nextlong.schemas import DropReason
 from nextlong.verify.files import check_files
 from nextlong.verify.run_files import StoredRun
-
-HISTOGRAMS = (
-    "similarity_histogram",
-    "distance_histogram",
-    "meta_chunks_histogram",
-    "chunk_tokens_histogram",
-    "document_chars_histogram",
-)
 
 
 def test_yield(run, measured):
     told = measured.yields
     (drawn,) = counts_of(run.steps["meta_documents"])
-    assert (told.asked, told.kept, measured.sequences, measured.tokens) == (
+    assert (told.asked, told.kept, measured.sequences, measured.tokens.total) == (
         12,
         12,
         12,
@@ -66,16 +60,21 @@ def test_every_document_of_the_corpus_is_measured(run, measured, small_corpus):
         for line in path.read_text().splitlines()
     ]
     lengths = sorted(map(len, dict.fromkeys(texts)))
-    assert (measured.document_chars.count, measured.document_chars.max) == (
+    assert (
+        measured.corpus.document_chars.count,
+        measured.corpus.document_chars.max,
+    ) == (
         len(lengths),
         lengths[-1],
     )
-    assert measured.document_chars.mean == pytest.approx(fmean(lengths))
-    assert sum(own.count for own in measured.document_chars_histogram) == len(lengths)
+    assert measured.corpus.document_chars.mean == pytest.approx(fmean(lengths))
+    assert sum(own.count for own in measured.corpus.document_chars.histogram) == len(
+        lengths
+    )
 
 
 def test_leaks(measured):
-    assert (measured.own_document_negatives, measured.repeated_chunks) == (0, 0)
+    assert (measured.negatives.from_own_document, measured.chunks.repeated) == (0, 0)
 
 
 def test_mix(run, measured, sequences):
@@ -83,13 +82,13 @@ def test_mix(run, measured, sequences):
     for sequence in run.sequences():
         for span in sequence.spans:
             roles[span.role] += span.token_end - span.token_start
-    assert measured.tokens_by_role == roles
-    assert measured.meta_share == roles["meta"] / measured.tokens
-    assert measured.tokens_by_source == {"small": roles["meta"] + roles["negative"]}
+    assert measured.tokens.by_role == roles
+    assert measured.tokens.meta_share == roles["meta"] / measured.tokens.total
+    assert measured.tokens.by_source == {"small": roles["meta"] + roles["negative"]}
     per_sequence = [len({span.doc_id for span in spans}) for spans in sequences]
-    assert measured.documents_per_sequence.mean == pytest.approx(fmean(per_sequence))
-    assert measured.documents_per_sequence.max == max(per_sequence)
-    assert measured.distinct_documents == len(
+    assert measured.documents.per_sequence.mean == pytest.approx(fmean(per_sequence))
+    assert measured.documents.per_sequence.max == max(per_sequence)
+    assert measured.documents.distinct == len(
         {span.doc_id for spans in sequences for span in spans}
     )
 
@@ -103,7 +102,7 @@ def test_characters_per_token_of_whole_chunks(run, measured, sequences):
             if length == span.token_end - span.token_start:
                 chars += len(text)
                 tokens += length
-    assert measured.chars_per_token == pytest.approx(chars / tokens)
+    assert measured.tokens.chars_per_token == pytest.approx(chars / tokens)
 
 
 def test_sources_are_told_apart_the_largest_first(few_recipe, small_corpus, tmp_path):
@@ -124,8 +123,8 @@ def test_sources_are_told_apart_the_largest_first(few_recipe, small_corpus, tmp_
         for span in sequence.spans:
             if span.doc_id >= 0:
                 tokens[letters[span.source_id]] += span.token_end - span.token_start
-    measured = stats.measure(run)
-    assert list(measured.tokens_by_source.items()) == tokens.most_common()
+    measured = measure(run)
+    assert list(measured.tokens.by_source.items()) == tokens.most_common()
     cosines = {
         name: [] for name in "abcd"
     }  # of the negatives of each source's meta-documents
@@ -136,7 +135,7 @@ def test_sources_are_told_apart_the_largest_first(few_recipe, small_corpus, tmp_
         ]
     told = {
         name: (one.mean, one.count)
-        for name, one in measured.similarity_by_source.items()
+        for name, one in measured.similarity.by_source.items()
     }
     assert told == {
         name: (pytest.approx(fmean(own), abs=1e-4), len(own))
@@ -146,13 +145,16 @@ def test_sources_are_told_apart_the_largest_first(few_recipe, small_corpus, tmp_
 
 
 def test_many_blocks_give_what_one_gives(run, measured, monkeypatch):
-    monkeypatch.setattr("nextlong.runs.spans._BLOCK_SPANS", 1)
-    again = stats.measure(run)
-    assert again.similarity.mean == pytest.approx(measured.similarity.mean, rel=1e-12)
-    close = {"similarity", "similarity_by_rank"}  # sums of floats, in another order
-    assert {
-        key: value for key, value in again.as_json().items() if key not in close
-    } == {key: value for key, value in measured.as_json().items() if key not in close}
+    monkeypatch.setattr("nextlong.runs.statistics.spans._BLOCK_SPANS", 1)
+    again = measure(run)
+    cosine = measured.similarity.cosine
+    assert again.similarity.cosine.mean == pytest.approx(cosine.mean, rel=1e-12)
+    # Sums of floats, in another order.
+    close = {
+        "similarity.cosine.mean": cosine.mean,
+        "similarity.by_rank": measured.similarity.by_rank,
+    }
+    assert changed(again, close) == measured
 
 
 def test_sequences_too_short_are_counted(recipe_for, own_run):
@@ -165,14 +167,13 @@ def test_sequences_too_short_are_counted(recipe_for, own_run):
         )
     )
     run = nextlong.open(own_run)
-    told = stats.measure(run).yields
+    told = measure(run).yields
     assert told.asked == "all"
     assert told.kept == len(run)
     assert told.dropped[DropReason.TOO_FEW_CANDIDATES] > 0
     assert told.kept + sum(told.dropped.values()) == told.drafts == told.drawn
     lines = [
-        line.strip()
-        for line in printed(stats.measure(run), terminal=False).splitlines()
+        line.strip() for line in printed(measure(run), terminal=False).splitlines()
     ]
     reason = DropReason.TOO_FEW_CANDIDATES
     place = next(
@@ -193,27 +194,19 @@ def printed(measured, *, terminal):
     return file.getvalue()
 
 
+def with_lists(value):
+    """Return plain data with lists in place of tuples."""
+    if isinstance(value, dict):
+        return {key: with_lists(below) for key, below in value.items()}
+    if isinstance(value, tuple):
+        return [with_lists(below) for below in value]
+    return value
+
+
 def test_json_is_plain_and_whole(measured):
     plain = measured.as_json()
-    assert json.loads(json.dumps(plain, allow_nan=False)) == plain | {
-        **{
-            key: list(plain[key])
-            for key in (
-                "similarity_by_rank",
-                "left_out",
-                "attention_work",
-                "steps",
-                "warnings",
-                *HISTOGRAMS,
-            )
-        },
-        "exposure": [
-            one | {"histogram": list(one["histogram"])} for one in plain["exposure"]
-        ],
-        "reuse": plain["reuse"]
-        | {key: list(plain["reuse"][key]) for key in ("histogram", "hubs")},
-    }
-    assert plain["reuse"]["hubs"][0].keys() == {
+    assert json.loads(json.dumps(plain, allow_nan=False)) == with_lists(plain)
+    assert plain["chunks"]["reuse"]["hubs"][0].keys() == {
         "chunk_id",
         "source_id",
         "ordinal",
@@ -223,11 +216,11 @@ def test_json_is_plain_and_whole(measured):
 
 def test_the_own_document_repeated_is_told_as_such(recipe_for, own_run):
     pipeline.run(recipe_for(own_run, "compose.negatives=self-repeat"))
-    repeated = stats.measure(nextlong.open(own_run))
-    assert repeated.own_document_negatives == repeated.similarity.count > 0
-    assert repeated.repeated_chunks > 0
+    repeated = measure(nextlong.open(own_run))
+    assert repeated.negatives.from_own_document == repeated.similarity.cosine.count > 0
+    assert repeated.chunks.repeated > 0
     of = "negatives from the sequence's own document (by design)"
-    assert f"{of} {repeated.own_document_negatives:,}" in " ".join(
+    assert f"{of} {repeated.negatives.from_own_document:,}" in " ".join(
         printed(repeated, terminal=False).split()
     )
 
@@ -239,11 +232,11 @@ def test_meta_chunks_and_what_follows_the_last_one_are_counted(run, measured):
         counts.append(len(metas))
         after += len(sequence.input_ids) - metas[-1].token_end
         last.append(metas[-1].token_end - metas[-1].token_start)
-    assert measured.meta_chunks.count == len(run)
-    assert measured.meta_chunks.mean == pytest.approx(fmean(counts))
-    told = measured.after_last
+    assert measured.meta_chunks.per_sequence.count == len(run)
+    assert measured.meta_chunks.per_sequence.mean == pytest.approx(fmean(counts))
+    told = measured.meta_chunks.after_last
     assert told.tokens == after
-    assert told.share == pytest.approx(after / measured.tokens)
+    assert told.share == pytest.approx(after / measured.tokens.total)
     assert 1 < told.short_tokens < 64  # the chunks of this run have 256 characters
     assert told.short == sum(tokens < told.short_tokens for tokens in last)
     shown = card_numbers(measured)
@@ -258,26 +251,23 @@ def test_meta_chunks_and_what_follows_the_last_one_are_counted(run, measured):
 def test_methods_of_whole_documents(recipe_for, own_run, method):
     pipeline.run(recipe_for(own_run, f"compose.method={method}"))
     run = nextlong.open(own_run)
-    measured = stats.measure(run)
-    assert measured.method == method
-    assert (measured.negatives, measured.position, measured.own_document_negatives) == (
-        None,
-        None,
-        None,
-    )
+    measured = measure(run)
+    assert measured.setting.method == method
+    setting = measured.setting
+    assert (setting.negatives, setting.position, measured.negatives) == (None,) * 3
     assert (
         measured.distance_tokens,
-        measured.meta_share,
-        measured.repeated_chunks,
+        measured.tokens.meta_share,
+        measured.chunks.repeated,
     ) == (None, None, 0)
-    assert (measured.meta_chunks, measured.after_last) == (None, None)
-    assert measured.encoder == ("lsa" if method == "knn" else None)
+    assert measured.meta_chunks is None
+    assert measured.setting.encoder == ("lsa" if method == "knn" else None)
     assert (measured.similarity is None) == (method == "standard")
     neighbours = sum(
         len({span.group for span in sequence.spans if span.role == "document"}) - 1
         for sequence in run.sequences()
     )
-    assert measured.similarity is None or measured.similarity.count == neighbours
+    assert measured.similarity is None or measured.similarity.cosine.count == neighbours
     told = measured.yields
     assert told.drafts == told.kept + told.spare + told.untried + sum(
         told.dropped.values()
@@ -299,7 +289,7 @@ def test_methods_of_whole_documents(recipe_for, own_run, method):
 
 def test_statistics_are_measured_once_for_a_data_set_and_told_by_every_card(own_run):
     done = exported([own_run], formats=["parquet"])
-    told = card_numbers(stats.read(done))
+    told = card_numbers(read(done))
     assert told["sequences"] == "12 of 2,048 tokens"
     again = exported([own_run], formats=["mds"], overrides=["export.pack=4096"])
     assert again["statistics"].folder == done["statistics"].folder
@@ -318,12 +308,12 @@ def test_what_the_step_keeps_is_what_a_new_count_gives_and_nothing_is_counted_tw
 ):
     exported([own_run], formats=["parquet"])
     run = nextlong.open(own_run)
-    computed = stats.compute(run)
-    monkeypatch.setattr(stats, "compute", lambda _: pytest.fail("counted again"))
+    computed = compute(run)
+    monkeypatch.setattr(statistics, "compute", lambda _: pytest.fail("counted again"))
     told = tuple(
         one.of(str(run)) for one in computed.warnings
     )  # `nextlong peek` with this run
-    measured = stats.measure(run)
+    measured = measure(run)
     assert measured == replace(
         computed, run=str(run), steps=measured.steps, warnings=told
     )
@@ -345,10 +335,9 @@ def test_statistics_of_another_form_name_the_file(own_run):
     done = exported([own_run], formats=["parquet"])
     (path,) = done["statistics"].files(".statistics.json")
     path.write_text(json.dumps({"method": "nextlong"}))
-    with pytest.raises(
-        RunError, match=rf"{path} is not what the step statistics writes"
-    ):
-        stats.read(done)
+    with pytest.raises(RunError) as error:
+        read(done)
+    assert error.value.where == str(path)
 
 
 def test_a_flipped_card_and_cut_off_statistics_are_noticed(own_run):
@@ -366,21 +355,26 @@ def test_a_flipped_card_and_cut_off_statistics_are_noticed(own_run):
 
 
 def test_the_card_tells_what_the_run_counts(shared_run):
-    measured = stats.measure(nextlong.open(shared_run))
+    measured = measure(nextlong.open(shared_run))
     told = card_numbers(measured)
     assert told["sequences"] == "12 of 2,048 tokens"
     assert told["negatives from the own document"] == "0"
-    assert told["share of the meta-documents"].startswith(f"{measured.meta_share:.1%}")
+    assert told["share of the meta-documents"].startswith(
+        f"{measured.tokens.meta_share:.1%}"
+    )
     assert (
-        f"{measured.similarity.mean:.3f} on average"
+        f"{measured.similarity.cosine.mean:.3f} on average"
         in told["cosine of a negative to its meta-chunk"]
     )
 
 
 def test_what_there_is_none_of_is_left_out(shared_run):
-    measured = stats.measure(nextlong.open(shared_run))
+    measured = measure(nextlong.open(shared_run))
     told = card_numbers(
-        dataclasses.replace(measured, similarity=None, meta_share=0.0, encoder=None)
+        changed(
+            measured,
+            {"similarity": None, "tokens.meta_share": 0.0, "setting.encoder": None},
+        )
     )
     assert told.keys().isdisjoint(
         {

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.support.changed_stats import changed
 from tests.support.exported_runs import exported
 from tests.support.larger_cases import thorough
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -16,11 +17,14 @@ from nextlong import pipeline
 from nextlong.export.arrange import SplitResult
 from nextlong.recipe import Recipe
 from nextlong.report import summary
-from nextlong.runs import stats, warnings
 from nextlong.runs.card import Exported
-from nextlong.runs.spans import Bin, Spread
-from nextlong.runs.stats import _AfterLast
-from nextlong.runs.warnings import CHECKS, of_rows
+from nextlong.runs.statistics import warnings
+from nextlong.runs.statistics.after_last import enough_meta_chunks, shares_after_last
+from nextlong.runs.statistics.measure import measure
+from nextlong.runs.statistics.row_warnings import of_rows
+from nextlong.runs.statistics.stats import AfterLast, MetaChunks, WithKeywords
+from nextlong.runs.statistics.tally import Bin, Distribution
+from nextlong.runs.statistics.texts import CHECKS
 from nextlong.schemas import DropReason
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -106,7 +110,7 @@ def measured_in(tokenizer):
         }
         recipe = Recipe.from_dict(plain, overrides=overrides)
         pipeline.run(recipe)
-        return stats.measure(nextlong.open(folder / "run"))
+        return measure(nextlong.open(folder / "run"))
 
     return run
 
@@ -153,41 +157,39 @@ def test_a_sound_corpus_is_warned_of_nothing(sound, overrides):
 
 def test_a_control_that_repeats_itself_is_not_told_that_it_does(sound):
     found = sound("compose.negatives=self-repeat")
-    assert found.repeated_chunks > 0
+    assert found.chunks.repeated > 0
     assert found.warnings == ()
     exported([found.run], formats=["jsonl"])
     run = nextlong.open(found.run)
     ((name, told),) = summary.warned(
         Exported(run.recipe, [run], run.steps), named="RUN"
     )
-    assert (name, told) == ("only as a control", warnings.control(found))
+    assert (name, told) == ("only as a control", found.control)
 
 
 def spread(**parts):
-    return Spread(
-        **{"count": 9, "mean": 0.0, "p10": 0.0, "p50": 0.0, "p90": 0.0, "max": 0.0}
-        | parts
+    nothing = dict.fromkeys(("mean", "p10", "p50", "p90", "max"), 0.0)
+    return Distribution(**{"count": 9, "histogram": (), **nothing, **parts})
+
+
+def meta_chunks(counts=None, *, share=0.1, short=0):
+    """Meta-chunks by number of sequences, and what follows the last, of 40 sequences."""
+    bins = tuple(Bin(value, value, count) for value, count in (counts or {}).items())
+    return MetaChunks(
+        per_sequence=spread(count=40, p50=2.0, histogram=bins),
+        after_last=AfterLast(
+            tokens=1, share=share, short=short, short_share=short / 40, short_tokens=64
+        ),
     )
-
-
-def after_last(*, share=0.1, short=0):
-    """What follows the last meta-chunk, of 40 sequences."""
-    return _AfterLast(
-        tokens=1, share=share, short=short, short_share=short / 40, short_tokens=64
-    )
-
-
-def bins(counts):
-    return tuple(Bin(value, value, count) for value, count in counts.items())
 
 
 def test_the_share_after_the_last_meta_chunk_follows_from_the_documents():
-    shares = warnings.shares_after_last([(1, 90), (2, 4), (3, 4), (6, 2)])
+    shares = shares_after_last([(1, 90), (2, 4), (3, 4), (6, 2)])
     assert shares[2] == (pytest.approx((4 / 2 + 4 / 3 + 2 / 6) / 10), 1.0)
     assert shares[3] == (pytest.approx((4 / 3 + 2 / 6) / 6), pytest.approx(0.6))
     assert sorted(shares) == [2, 3, 4, 5, 6]
-    assert warnings.enough_meta_chunks(shares) == 4
-    assert warnings.enough_meta_chunks({}) is None
+    assert enough_meta_chunks(shares) == 4
+    assert enough_meta_chunks({}) is None
 
 
 # Of each check: what is measured on either side of its threshold, what the warning says, and the setting that helps.
@@ -195,7 +197,7 @@ THRESHOLDS = [
     (
         "unrelated-negatives",
         *(
-            {"similarity": spread(mean=0.3), "random_similarity": spread(mean=mean)}
+            {"similarity.cosine.mean": 0.3, "similarity.random.mean": mean}
             for mean in (0.3, 0.29)
         ),
         "(mean cosine 0.30) than random pairs of chunks are to each other (0.30)",
@@ -203,40 +205,40 @@ THRESHOLDS = [
     ),
     (
         "unrelated-negatives",
-        {"similarity": spread(), "random_similarity": spread()},
+        {"similarity.cosine.mean": 0.0, "similarity.random.mean": 0.0},
         {
-            "similarity": spread(),
-            "random_similarity": spread(),
-            "negatives": "random-corpus",
+            "similarity.cosine.mean": 0.0,
+            "similarity.random.mean": 0.0,
+            "setting.negatives": "random-corpus",
         },
         "",
         "",
     ),
     (
         "low-meta-share",
-        {"meta_share": 0.0024},
-        {"meta_share": 0.0025},
+        {"tokens.meta_share": 0.0024},
+        {"tokens.meta_share": 0.0025},
         "only 0.24% of the tokens",
         "min_meta_chunks=",
     ),
     (
         "low-meta-share",
-        {"meta_share": 0.0},
-        {"meta_share": None},
+        {"tokens.meta_share": 0.0},
+        {"tokens.meta_share": None},
         "no token belongs to a meta-document",
         "",
     ),
     (
         "high-meta-share",
-        {"meta_share": 0.51},
-        {"meta_share": 0.5},
+        {"tokens.meta_share": 0.51},
+        {"tokens.meta_share": 0.5},
         "51% of the tokens belong",
         "compose.target_tokens=4096",
     ),
     (
         "high-meta-share",
-        {"meta_share": 0.51},
-        {"meta_share": 0.51, "negatives": "self-repeat"},
+        {"tokens.meta_share": 0.51},
+        {"tokens.meta_share": 0.51, "setting.negatives": "self-repeat"},
         "",
         "",
     ),
@@ -248,64 +250,59 @@ THRESHOLDS = [
     ),
     (
         "unshared-keywords",
-        *({"unshared_keywords": count} for count in (161, 160)),
+        *({"corpus.unshared_keywords": count} for count in (161, 160)),
         "161 of 400 documents (40%) share no keyword with another document",
         "",
     ),
     (
         "few-meta-chunks",
-        {
-            "after_last": after_last(share=0.301),
-            "meta_chunks": spread(p50=2.0),
-            "meta_chunks_histogram": bins({2: 5, 3: 2, 4: 3}),
-        },
-        {"after_last": after_last(share=0.3), "meta_chunks": spread(p50=2.0)},
+        {"meta_chunks": meta_chunks({2: 5, 3: 2, 4: 3}, share=0.301)},
+        {"meta_chunks": meta_chunks(share=0.3)},
         "30% of the tokens stand after the last meta-chunk",
         "compose.min_meta_chunks=4",
     ),
     (
         "few-meta-chunks",
-        {
-            "after_last": after_last(share=0.5),
-            "meta_chunks": spread(p50=2.0),
-            "meta_chunks_histogram": bins({2: 5}),
-        },
-        {"after_last": after_last(share=0.5), "negatives": "self-repeat"},
+        {"meta_chunks": meta_chunks({2: 5}, share=0.5)},
+        {"meta_chunks": meta_chunks(share=0.5), "setting.negatives": "self-repeat"},
         "(median 2)",
         "",
     ),
     (
         "short-last-chunks",
-        *(
-            {"after_last": after_last(short=short), "meta_chunks": spread(count=40)}
-            for short in (11, 10)
-        ),
+        *({"meta_chunks": meta_chunks(short=short)} for short in (11, 10)),
         "of 11 of 40 sequences (28%) has fewer than 64 tokens",
         "",
     ),
     (
         "one-source",
-        {"negatives_by_source": {"a": 5, "b": 5}, "tokens_by_source": {"a": 5, "b": 9}},
-        {"negatives_by_source": {"a": 5, "b": 5}, "tokens_by_source": {"a": 9, "b": 6}},
+        {
+            "negatives.tokens_by_source": {"a": 5, "b": 5},
+            "tokens.by_source": {"a": 5, "b": 9},
+        },
+        {
+            "negatives.tokens_by_source": {"a": 5, "b": 5},
+            "tokens.by_source": {"a": 9, "b": 6},
+        },
         "50% of the negatives' tokens come from a, but only 0% of the meta-documents' tokens",
         "",
     ),
     (
         "small-corpus",
-        *({"documents_per_sequence": spread(mean=mean)} for mean in (41.0, 40.0)),
+        *({"documents.per_sequence": spread(mean=mean)} for mean in (41.0, 40.0)),
         "a sequence takes chunks from 41 of the corpus's 400 documents, 10%",
         "compose.target_tokens=1024",
     ),
     (
         "own-document-negatives",
-        {"own_document_negatives": 2},
+        {"negatives.from_own_document": 2},
         {},
         "2 negatives come from their own",
         "",
     ),
     (
         "repeated-chunks",
-        {"repeated_chunks": 3},
+        {"chunks.repeated": 3},
         {},
         "3 chunks occur twice in the same sequence",
         "",
@@ -319,14 +316,14 @@ def test_a_check_warns_beyond_its_threshold(
 ):
     found = sound()
     run = nextlong.open(found.run)
-    (told,) = warnings.warnings(replace(found, **beyond), run)
+    (told,) = warnings.warnings(changed(found, beyond), run)
     assert (told.name, message in told.message, setting in told.change) == (
         name,
         True,
         True,
     )
     assert bool(told.change) >= bool(setting)
-    assert warnings.warnings(replace(found, **within), run) == ()
+    assert warnings.warnings(changed(found, within), run) == ()
 
 
 # what deserves one
@@ -342,11 +339,11 @@ def test_tables_that_differ_in_numbers_alone(measured):
         for _ in range(40)
     ]
     found = measured({"one": Writer(4).documents(120) + tables}, "compose.sequences=20")
-    near = found.near_identical
-    assert near.share > warnings.THRESHOLDS.most_near_identical
+    near = found.negatives.near_identical
+    assert near.share > warnings.THRESHOLDS.max_near_identical
     told = said(found, "near-identical-negatives")
     assert (
-        f"sequence {near.sequence} has {near.most} of them: `nextlong peek {found.run} {near.sequence}`"
+        f"sequence {near.sequence} has {near.max_per_sequence} of them: `nextlong peek {found.run} {near.sequence}`"
         in told
     )
     mended = measured(
@@ -368,8 +365,8 @@ def test_one_source_that_serves_as_everybodys_negatives(measured, tmp_path):
         "compose.sequences=20",
         "compose.min_meta_chunks=3",
     )
-    share = found.negatives_by_source["snippets"] / sum(
-        found.negatives_by_source.values()
+    share = found.negatives.tokens_by_source["snippets"] / sum(
+        found.negatives.tokens_by_source.values()
     )
     assert share > warnings.THRESHOLDS.source_share
     assert (
@@ -381,9 +378,9 @@ def test_one_source_that_serves_as_everybodys_negatives(measured, tmp_path):
 def test_few_chunks_that_serve_again_and_again(measured):
     few = {"one": Writer(7).documents(20, sentences=(10, 20))}
     found = measured(few, "compose.sequences=all", "compose.target_tokens=4096")
-    assert found.reuse.mean > warnings.THRESHOLDS.most_uses
+    assert found.chunks.reuse.mean > warnings.THRESHOLDS.max_uses
     assert (
-        f"a chunk is used {found.reuse.mean:.1f} times on average and up to {found.reuse.max}"
+        f"a chunk is used {found.chunks.reuse.mean:.1f} times on average and up to {found.chunks.reuse.max}"
         in said(found, "heavy-reuse")
     )
     mended = measured(
@@ -464,7 +461,7 @@ def test_a_tokenizer_of_another_script(measured):
         for _ in range(200)
     ]
     found = measured({"one": texts}, "chunk.max_chars=64")
-    assert found.chars_per_token < 1
+    assert found.tokens.chars_per_token < 1
     assert said(found, "small-tokens").startswith("a token has 1.0")
 
 
@@ -487,7 +484,7 @@ def test_the_bytes_of_a_token_are_those_of_every_sequence(measured):
         for each in nextlong.open(found.run).sequences()
     ]
     shares = [text_bytes / tokens for text_bytes, tokens in weighed]
-    assert max(shares) > warnings.THRESHOLDS.least_bytes_per_token > min(shares)
+    assert max(shares) > warnings.THRESHOLDS.min_bytes_per_token > min(shares)
     mean = sum(text_bytes for text_bytes, _ in weighed) / sum(
         tokens for _, tokens in weighed
     )
@@ -510,7 +507,7 @@ def test_fewer_than_asked_and_most_drafts_dropped(measured):
 def test_drafts_dropped_for_the_most_uses_of_a_chunk_are_told_to_raise_it(measured):
     texts = {"one": Writer(11).documents(60)}
     found = measured(texts, "compose.sequences=60", "compose.max_uses=1")
-    assert found.reuse.max == 1
+    assert found.chunks.reuse.max == 1
     for name in ("fewer-sequences", "many-dropped"):
         told = said(found, name)
         assert "raise compose.max_uses or compose.draft_factor" in told
@@ -533,7 +530,8 @@ def test_a_maximum_of_uses_that_no_chunk_reaches_is_not_blamed(sound):
     run = nextlong.open(found.run)
     dropped = {DropReason.TOO_FEW_NEGATIVES: found.yields.drafts}
     yields = replace(found.yields, dropped=dropped, asked=found.sequences + 1)
-    lacking = replace(found, yields=yields, max_uses=found.reuse.max + 1)
+    max_uses = found.chunks.reuse.max + 1
+    lacking = changed(found, {"yields": yields, "setting.max_uses": max_uses})
     for warned in warnings.warnings(lacking, run):
         assert "compose.max_uses" not in warned.message
         assert "add documents" in warned.message
@@ -549,9 +547,9 @@ def test_few_long_documents_are_not_worth_more_meta_chunks_but_smaller_chunks(me
     texts = {"one": [*short, *two, writer.document(sentences=40)]}
     options = ["compose.sequences=20", "compose.target_tokens=4096"]
     found = measured(texts, *options, "chunk.max_chars=900")
-    chunks = found.meta_chunks_histogram
-    shares = warnings.shares_after_last([(int(b.least), b.count) for b in chunks])
-    assert warnings.enough_meta_chunks(shares) is not None
+    chunks = found.meta_chunks.per_sequence.histogram
+    shares = shares_after_last([(int(b.low), b.count) for b in chunks])
+    assert enough_meta_chunks(shares) is not None
     assert shares[3].remaining < 0.3
     assert "lower chunk.max_chars" in said(found, "few-meta-chunks")
     setting = change(found, "few-meta-chunks")
@@ -575,14 +573,9 @@ def test_more_meta_chunks_are_advised_where_documents_remain_for_all_sequences(
     found = sound()
     run = nextlong.open(found.run)
     yields = replace(found.yields, eligible=100, asked=asked)
-    counts = bins({2: 5, 3: 2, 4: 3})  # three in ten have four chunks
-    few = replace(
-        found,
-        yields=yields,
-        after_last=after_last(share=0.4),
-        meta_chunks=spread(p50=2.0),
-        meta_chunks_histogram=counts,
-    )
+    # Three in ten have four chunks.
+    chunks = meta_chunks({2: 5, 3: 2, 4: 3}, share=0.4)
+    few = replace(found, yields=yields, meta_chunks=chunks)
     told = {warned.name: warned for warned in warnings.warnings(few, run)}
     assert told["few-meta-chunks"].change.startswith(setting)
 
@@ -606,20 +599,22 @@ def test_long_documents_of_which_only_beginnings_are_read(measured, method):
         len(encoded.ids)
         for encoded in encode([texts["one"][int(name[4:])] for name in tokens])
     )
-    assert found.cut_off.of_tokens == pytest.approx(
+    assert found.tokens.cut_off.of_tokens == pytest.approx(
         whole, rel=0.02
     )  # chunks are tokenized one by one
-    assert found.cut_off.tokens == found.cut_off.of_tokens - sum(tokens.values())
-    assert found.cut_off.tokens > 0.5 * found.cut_off.of_tokens
+    assert found.tokens.cut_off.tokens == found.tokens.cut_off.of_tokens - sum(
+        tokens.values()
+    )
+    assert found.tokens.cut_off.tokens > 0.5 * found.tokens.cut_off.of_tokens
     assert (
-        f"{found.cut_off.tokens:,} of the {found.cut_off.of_tokens:,} tokens"
+        f"{found.tokens.cut_off.tokens:,} of the {found.tokens.cut_off.of_tokens:,} tokens"
         in said(found, "much-cut-off")
     )
     mended = measured(texts, *options, change(found, "much-cut-off"))
     assert (
         0
-        < mended.cut_off.tokens
-        < warnings.THRESHOLDS.most_cut_off * mended.cut_off.of_tokens
+        < mended.tokens.cut_off.tokens
+        < warnings.THRESHOLDS.max_cut_off * mended.tokens.cut_off.of_tokens
     )
     assert "much-cut-off" not in names(mended)
 
@@ -645,9 +640,9 @@ def test_a_corpus_of_which_a_method_leaves_most_out_as_copies(measured):
     found = measured(
         {"one": texts + altered}, "compose.method=iclm", "compose.sequences=all"
     )
-    assert 180 < found.near_duplicate_documents < 300
+    assert 180 < found.near_duplicates.documents < 300
     assert said(found, "many-near-duplicates").startswith(
-        f"{found.near_duplicate_documents} of the corpus's 300 documents"
+        f"{found.near_duplicates.documents} of the corpus's 300 documents"
     )
 
 
@@ -679,12 +674,12 @@ def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
         "compose.target_tokens=512",
     ]
     found = measured(sources, *asked)
-    assert found.keywords == {
-        "tables": stats.WithKeywords(40, 0),
-        "chinese": stats.WithKeywords(90, 90),
-        "prose": stats.WithKeywords(40, 40),
+    assert found.corpus.keywords == {
+        "tables": WithKeywords(40, 0),
+        "chinese": WithKeywords(90, 90),
+        "prose": WithKeywords(40, 40),
     }
-    assert found.tokens_by_source["chinese"] > 0
+    assert found.tokens.by_source["chinese"] > 0
     assert said(found, "no-keywords").startswith(
         "documents without a keyword are in no sequence: 40 of 40 of tables (100%); lower"
     )
@@ -692,7 +687,7 @@ def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
     assert (
         line == "40 of 40 documents of tables filtered out because they have no keyword"
     )
-    assert unshared.startswith(f"{found.unshared_keywords} document")
+    assert unshared.startswith(f"{found.corpus.unshared_keywords} document")
     del sources["tables"]
     assert "no-keywords" not in names(measured(sources, *asked))
 
@@ -721,7 +716,7 @@ def test_too_few_sequences_because_documents_share_no_keyword(measured):
     found = measured(
         {"apart": apart, "shared": shared}, *asked, "compose.sequences=5000"
     )
-    count = found.unshared_keywords
+    count = found.corpus.unshared_keywords
     assert count == 90
     cause = f"{count} of 130 documents (69%) share no keyword with another document"
     for name in ("fewer-sequences", "unshared-keywords"):
@@ -741,12 +736,15 @@ def test_documents_of_one_chunk_that_cannot_be_cut(measured):
     texts = {"one": Writer(14).documents(120, sentences=(2, 3))}
     options = ["compose.method=untie_the_knots", "compose.sequences=all"]
     found = measured(texts, *options, "chunk.max_chars=2048")
-    assert (found.in_parts.in_parts, found.in_parts.documents) == (
+    assert (
+        found.documents.in_parts.documents,
+        found.documents.in_parts.of_documents,
+    ) == (
         0,
-        found.distinct_documents,
+        found.documents.distinct,
     )
     assert said(found, "hardly-in-parts").startswith(
-        f"0 of the {found.distinct_documents} documents in the sequences (0.0%)"
+        f"0 of the {found.documents.distinct} documents in the sequences (0.0%)"
     )
     mended = measured(texts, *options, change(found, "hardly-in-parts"))
     assert "hardly-in-parts" not in names(mended)
@@ -772,7 +770,7 @@ def test_documents_that_share_an_id(measured_in, tmp_path):
 
 
 def test_every_warning_has_its_place_in_the_documentation():
-    text = (Path(__file__).parents[2] / "docs/warnings.md").read_text("utf-8")
+    text = (Path(__file__).parents[3] / "docs/warnings.md").read_text("utf-8")
     headings = [
         line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")
     ]

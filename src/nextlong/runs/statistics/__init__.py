@@ -1,0 +1,1 @@
+"""Statistics: a data set in numbers, and the warnings that follow from them."""

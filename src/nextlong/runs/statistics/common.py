@@ -1,0 +1,103 @@
+"""Common: a document that sequences of several runs are about, and sampled chunks.
+
+In:  runs. Out: the number of a sequence about it in each run; ids of chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts import lookup
+from nextlong.runs.run import Run
+from nextlong.runs.statistics import spans
+
+_SAMPLED_SHARDS: Final = 48
+# Documents of the first run that are looked for in the others …
+_CANDIDATES: Final = 200
+# … among this many of their sequences.
+_LOOKED_AT: Final = 4000
+
+
+def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
+    """Return the document that most runs have a sequence about (or hold).
+
+    With it, the number of that sequence, by index of the run. None if they do not share
+    their documents, or no two have a sequence about the same one.
+    """
+    corpora = [run.steps["ingest"].manifest["fingerprint"] for run in runs]
+    alike = [
+        index
+        for index, run in enumerate(runs)
+        if corpora[index] == corpora[0] and len(run)
+    ]
+    if len(alike) < 2:
+        return None
+    firsts_of = {index: _first_about(runs[index]) for index in alike}
+
+    # The document that most runs share; among equals, that of the earliest sequence of
+    # the run with the fewest documents, in whose order they are.
+    fewest = min(firsts_of.values(), key=len)
+    candidates = list(fewest)[:_CANDIDATES]
+
+    def num_runs(document: int) -> int:
+        return sum(document in firsts for firsts in firsts_of.values())
+
+    best = max(candidates, key=num_runs)
+    numbers = {
+        index: firsts[best] for index, firsts in firsts_of.items() if best in firsts
+    }
+    if len(numbers) < 2:
+        return None
+    return best, numbers
+
+
+def _first_about(run: Run) -> dict[int, int]:
+    """Return the number of the first sequence about each document, by doc_id.
+
+    In the order of the sequences.
+    """
+    firsts: dict[int, int] = {}
+    number = 0
+    paths = run.steps["compose"].files(".sequences.arrow")
+    for path, take in zip(paths, run.sequences_per_part, strict=True):
+        remaining = min(take, _LOOKED_AT - number)
+        for block in spans.read_blocks(path, remaining, run.corpus):
+            subject = block.of(*spans.ABOUT_ROLES)
+            _, positions = np.unique(subject.doc_ids, return_index=True)
+            for position in np.sort(positions).tolist():
+                document = int(subject.doc_ids[position])
+                firsts.setdefault(document, number + int(subject.sequence[position]))
+            number += int(block.sequence[-1]) + 1
+    return firsts
+
+
+def sample_chunks(run: Run, count: int) -> NDArray[np.int64]:
+    """Return the sorted ids of about `count` chunks, shape (n,).
+
+    They are from at most 48 evenly spaced shards.
+    """
+    num_shards = len(run.corpus.chunks)
+    spaced = np.linspace(0, num_shards - 1, min(_SAMPLED_SHARDS, num_shards))
+    shards = np.unique(spaced.astype(int))
+    per_shard = -(-count // len(shards))
+    rng = np.random.default_rng(0)
+    ids = []
+    for shard in shards.tolist():
+        columns = lookup.read_chunks(run.corpus.chunks[shard], ("doc_row",))
+        num_chunks = len(columns["doc_row"])
+        rows = rng.choice(num_chunks, min(num_chunks, per_shard), replace=False)
+        ids.append(schemas.pack_ids(shard, np.sort(rows)))
+    return np.concatenate(ids)
+
+
+def has_every_vector(run: Run) -> bool:
+    """Say whether the run embedded its chunks, and all of them.
+
+    With a shortlist, the vectors of most are zero.
+    """
+    return "embed" in run.steps and "shortlist" not in run.steps

@@ -1,0 +1,176 @@
+"""Measures: parts of a run's statistics that need more than its spans.
+
+In:  a run, and counts over its sequences. Out: reuse of chunks, tokens cut off at the
+ends of sequences, lengths of documents, the cosine of random chunks, costs of steps.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from nextlong import schemas
+from nextlong.artifacts import lookup
+from nextlong.artifacts.finished import special_ids
+from nextlong.methods.documents import separator_follows
+from nextlong.runs.run import Run
+from nextlong.runs.statistics.common import has_every_vector, sample_chunks
+from nextlong.runs.statistics.counting import COSINE_UNIT
+from nextlong.runs.statistics.stats import CutOff, Hub, Reuse, StepCost, Uses
+from nextlong.runs.statistics.tally import Spread, Tally
+
+# Whose pairs are the baseline of cosines: their mean is exact to about 0.005.
+_RANDOM_CHUNKS: Final = 500
+_HUBS: Final = 10
+# Uses of a chunk beyond which it teaches hardly anything (docs/warnings.md).
+OVERUSED: Final = 16
+
+
+def measure_reuse(run: Run, tally: Tally) -> Reuse:
+    """Return how often the chunks of a run are used, from the count of each."""
+    chunk_ids, uses = tally.counted()
+    if not len(uses):
+        return Reuse(
+            distinct_chunks=0,
+            mean=None,
+            max=None,
+            overused_share=None,
+            histogram=(),
+            hubs=(),
+        )
+    # Uses 1, 2, 3-4, 5-8 …: bins that double.
+    num_powers = max(0, int(uses.max()) - 1).bit_length() + 1
+    edges = [0, *(1 << power for power in range(num_powers))]
+    histogram = []
+    for below, high in pairwise(edges):
+        is_in_bin = (uses > below) & (uses <= high)
+        histogram.append(Uses(low=below + 1, high=high, chunks=int(is_in_bin.sum())))
+
+    # The last key sorts first: the most used chunks, and of equally used ones those
+    # with the lowest ids.
+    top = np.lexsort((chunk_ids, -uses))[:_HUBS]
+    top = top[uses[top] > 1]
+    return Reuse(
+        distinct_chunks=len(uses),
+        mean=float(uses.mean()),
+        max=int(uses.max()),
+        overused_share=float(uses[uses > OVERUSED].sum() / uses.sum()),
+        histogram=tuple(histogram),
+        hubs=_hubs(run, chunk_ids[top].tolist(), uses[top].tolist()),
+    )
+
+
+def _hubs(run: Run, chunk_ids: list[int], uses: list[int]) -> tuple[Hub, ...]:
+    """Return some chunks, with their uses, by what a reader finds them by."""
+    if not chunk_ids:
+        return ()
+    names = lookup.chunk_names(
+        np.array(chunk_ids),
+        documents=run.corpus.documents,
+        chunks=run.corpus.chunks,
+    )
+    hubs = []
+    for chunk_id, (source_id, ordinal), count in zip(
+        chunk_ids, names, uses, strict=True
+    ):
+        hubs.append(Hub(chunk_id, source_id, ordinal, count))
+    return tuple(hubs)
+
+
+def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
+    """Return what is cut off of the documents `taken`; None if no step counted them.
+
+    `tokens` tokens of these documents are in sequences.
+    """
+    doc_ids, uses = taken.counted()
+    if "lengths" not in run.steps or not len(doc_ids):
+        return None
+    lengths = run.steps["lengths"].files(".lengths.npy")
+    separator_tokens = len(special_ids(run.steps).separator)
+    shards, back = lookup.by_shard(doc_ids)
+    document_tokens = []
+    for shard, rows in shards:
+        # The lengths (chunks,) hold the tokens of each chunk with the separator behind
+        # it, which is no text of the document.
+        chunks = lookup.read_chunks(run.corpus.chunks[shard])
+        separators = separator_tokens * separator_follows(chunks)
+        chunk_tokens = np.load(lengths[shard]) - separators
+        of_documents = np.bincount(chunks["doc_row"], weights=chunk_tokens)
+        document_tokens.append(of_documents[rows])
+    of_tokens = int(np.concatenate(document_tokens)[back] @ uses)
+    return CutOff(tokens=of_tokens - tokens, of_tokens=of_tokens)
+
+
+def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
+    """Count the characters of every document's chunks, and those of each source.
+
+    Sources are ordered from the largest. One shard is read at a time.
+    """
+    lengths = Tally()
+    by_source = Counter[str]()
+    for shard, path in enumerate(run.corpus.chunks):
+        columns = lookup.read_chunks(path, ("doc_row", "start", "end"))
+        rows = columns["doc_row"]
+        chars = columns["end"] - columns["start"]
+        if not len(rows):
+            continue
+        # The chunks of a document are consecutive, so each new row of the documents
+        # begins a document.
+        firsts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 1))
+        lengths.add(np.add.reduceat(chars, firsts))
+        # The documents of a shard are of one source.
+        first = schemas.pack_ids(shard, rows[:1])
+        (sources,) = lookup.document_columns(first, run.corpus.documents, ("source",))
+        by_source[str(sources[0])] += int(chars.sum())
+    return lengths, largest_first(by_source)
+
+
+def largest_first(counts: Counter[str]) -> dict[str, int]:
+    """Return counts, the largest first, equal ones by name."""
+    by_name = Counter(dict(sorted(counts.items())))
+    return dict(by_name.most_common())
+
+
+def measure_random_similarity(run: Run) -> Spread | None:
+    """Return the cosines of all pairs of 500 sampled chunks of different documents.
+
+    None unless the run embedded all chunks.
+    """
+    if not has_every_vector(run):
+        return None
+    ids = sample_chunks(run, _RANDOM_CHUNKS)
+    # (n, dimensions) float64, so that sums of any order round to the same multiple of
+    # COSINE_UNIT.
+    files = run.steps["embed"].files(".vectors.npy")
+    vectors = lookup.vectors(ids, files).astype(np.float64)
+    documents = lookup.documents_of(ids, run.corpus.chunks)
+    # Every pair once, (n · (n − 1) / 2,). Chunks of one document are similar, so such
+    # pairs are no baseline.
+    left, right = np.triu_indices(len(ids), 1)
+    is_pair = documents[left] != documents[right]
+    products = (vectors @ vectors.T)[left[is_pair], right[is_pair]]
+    cosines = Tally()
+    # Rounding to float16 makes some vectors longer than 1.
+    cosines.add(np.rint(products.clip(-1, 1) / COSINE_UNIT).astype(np.int64))
+    return cosines.spread(unit=COSINE_UNIT)
+
+
+def step_costs(run: Run) -> tuple[StepCost, ...]:
+    """Return what each step of a run took, in the order in which they ran."""
+    costs = []
+    for name, done in run.steps.items():
+        manifest = done.manifest
+        peaks = [part.get("peak_bytes") for part in manifest["parts"]]
+        measured_peaks = [peak for peak in peaks if peak is not None]
+        costs.append(
+            StepCost(
+                step=name,
+                seconds=manifest["seconds"],
+                bytes=manifest["bytes"],
+                peak_bytes=max(measured_peaks, default=None),
+            )
+        )
+    return tuple(costs)
