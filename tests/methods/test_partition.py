@@ -12,12 +12,12 @@ from tests.support.larger_cases import thorough
 
 import nextlong
 from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours, method_of
-from nextlong.methods.documents import (
+from nextlong.methods.partition import (
     Part,
-    _assign_clusters,
-    _parts_of_clusters,
-    _train_clusters,
+    assign_clusters,
     parts_of,
+    parts_of_clusters,
+    train_clusters,
 )
 from nextlong.methods.vectors import Vectors
 from nextlong.report import summary
@@ -46,7 +46,7 @@ def test_clusters_near_each_other_share_a_part_and_parts_are_of_like_size(
     counts, parts, expected
 ):
     assert (
-        _parts_of_clusters(CENTRES, np.array(counts), parts=parts).tolist() == expected
+        parts_of_clusters(CENTRES, np.array(counts), parts=parts).tolist() == expected
     )
 
 
@@ -58,7 +58,7 @@ def test_parts_hold_every_document_once_and_share_the_sequences_by_characters(tm
     clusters = []
     for shard, of_shard in enumerate(vectors):
         np.save(tmp_path / f"{shard}.npy", of_shard.astype(np.float16))
-        _assign_clusters(
+        assign_clusters(
             tmp_path / str(shard),
             vectors=tmp_path / f"{shard}.npy",
             centres=tmp_path / "centres.npy",
@@ -82,9 +82,7 @@ def test_centres_are_of_unit_length_and_as_many_as_the_parts_ask_for(tmp_path):
         (rows := rng.normal(size=(200, 4)))
         / np.linalg.norm(rows, axis=1, keepdims=True),
     )
-    told = _train_clusters(
-        tmp_path / "c", vectors=[tmp_path / "v.npy"], parts=2, seed=0
-    )
+    told = train_clusters(tmp_path / "c", vectors=[tmp_path / "v.npy"], parts=2, seed=0)
     centres = np.load(tmp_path / "c.centres.npy")
     assert (told.parts, told.clusters, centres.shape) == (2, 128, (128, 4))
     np.testing.assert_allclose(np.linalg.norm(centres, axis=1), 1, rtol=1e-5)

@@ -17,8 +17,8 @@ from nextlong.corpus.select import SelectResult
 from nextlong.engine.step import Artifacts
 from nextlong.export.arrange import FEWER_LEFT_OUT, fill, percent
 from nextlong.methods.base import described
-from nextlong.methods.documents import describe_partition
 from nextlong.methods.keywords import KeywordsResult
+from nextlong.methods.partition import describe_partition
 from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
 from nextlong.retrieval.shortlist import describe_shortlist

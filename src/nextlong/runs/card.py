@@ -29,7 +29,7 @@ from nextlong.export.arrange import RowsResult, fill, percent
 from nextlong.export.formats.base import Format, format_of
 from nextlong.export.publish import ExportFile
 from nextlong.methods.base import NEXTLONG, Citation, method_of
-from nextlong.methods.documents import describe_partition
+from nextlong.methods.partition import describe_partition
 from nextlong.plugins import FORMATS
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.keys import MayBePath, MayBePrivate

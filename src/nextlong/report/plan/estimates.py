@@ -21,8 +21,8 @@ from nextlong.export import steps as export_steps
 from nextlong.export.arrange import SPLITS
 from nextlong.export.formats.base import format_of
 from nextlong.methods.base import DocumentMethod, Need, method_of
-from nextlong.methods.documents import count_parts
 from nextlong.methods.keywords import Keywords
+from nextlong.methods.partition import count_parts
 from nextlong.reading.compression import COMPRESSIONS
 from nextlong.reading.files import open_binary
 from nextlong.recipe import Recipe

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from nextlong.methods import documents
+from nextlong.methods import partition as partitioned
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import EXACT, blocks, queries_of_task
 from nextlong.report.plan.amounts import TRIED, Amount, Amounts, Estimate
@@ -125,11 +125,11 @@ def clusters(recipe: Recipe) -> Estimate:
     count = partial(_cluster_count, recipe.documents.partition_size)
 
     def sample_values(amounts: Amounts) -> float:
-        return documents.SAMPLE_PER_CLUSTER * count(amounts) * amounts.dimensions
+        return partitioned.SAMPLE_PER_CLUSTER * count(amounts) * amounts.dimensions
 
     return _of_products(
         work=lambda amounts: (
-            documents.ITERATIONS * count(amounts) * sample_values(amounts)
+            partitioned.ITERATIONS * count(amounts) * sample_values(amounts)
         ),
         disk=lambda amounts: count(amounts) * amounts.dimensions,
         bytes=4,
@@ -147,16 +147,16 @@ def partition(recipe: Recipe) -> Estimate:
         bytes=2,
         tasks="shards",
         memory=if_clustered(
-            lambda amounts: 4.0 * documents.HELD_VECTORS * amounts.dimensions
+            lambda amounts: 4.0 * partitioned.HELD_VECTORS * amounts.dimensions
         ),
     )
 
 
 def _cluster_count(partition_size: int, amounts: Amounts) -> float:
-    parts = documents.count_parts(partition_size, amounts.all_neighbours)
+    parts = partitioned.count_parts(partition_size, amounts.all_neighbours)
     if parts == 1:
         return 0.0
-    return min(documents.CLUSTERS_PER_PART * parts, amounts.vectors)
+    return min(partitioned.CLUSTERS_PER_PART * parts, amounts.vectors)
 
 
 def _only_if(
