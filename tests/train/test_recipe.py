@@ -216,7 +216,7 @@ def test_rows_of_another_length_than_a_presets_are_warned_of(name, row_tokens, t
 
 def test_a_preset_that_is_none():
     with pytest.raises(
-        RecipeError, match="--preset 'paper-1m': unknown preset; choose from paper-128k"
+        RecipeError, match="--preset='paper-1m' is not known; choose from paper-128k"
     ):
         made("paper-1m")
 

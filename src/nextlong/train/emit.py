@@ -1,21 +1,22 @@
-"""Emit: the config, data set and launch script of the same training for another trainer.
+"""Emit: the config, data set and launch script of the same training for other trainers.
 
 In:  a training recipe over finished runs; axolotl, megatron, olmo, prolong or trl.
 Out: a folder with `data/` (the exported rows), the trainer's config and `launch.sh`.
 
-`TRAINER` declares trainers: the format that each reads, the recipe's keys that it supports, and the function that
-renders its files from `Settings`.
+A trainer is a row of the table `TRAINER`: the format that it reads, and the keys of the
+recipe that it supports. Its files are the templates in `emitted/NAME/`, filled in from
+`Settings`. What a template cannot express it refuses.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 import jinja2
 import numpy as np
@@ -38,39 +39,8 @@ from nextlong.train.recipe import (
 )
 
 _GPUS_PER_NODE: Final = 8
-_COMMON_KEYS: Final[SupportedKeys] = {
-    **dict.fromkeys(
-        f"data.{key}"
-        for key in [
-            "runs",
-            "mix",
-            "by",
-            "pack",
-            "validation",
-            "shared_chunks",
-            "split_seed",
-        ]
-    ),
-    **dict.fromkeys(
-        (
-            "seed",
-            "training",
-            "model.rope_base",
-            "model.rope_scaling",
-            "checkpoints.every_steps",
-        )
-    ),
-    "training.micro_batch_rows": (1,),
-    "training.precision": ("bf16",),  # of FlashAttention
-    "memory.checkpointing": ("layers", "none"),
-}
-# What Megatron-LM has built in of Llama 3.1's RoPE scaling; it takes the factor as an argument.
-_MEGATRON_SCALING: Final = {
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
-# Built into the Llama of torchtitan, Megatron-LM and OLMo-core: they would silently compute a model with other values differently.
+# Built into the Llama of torchtitan, Megatron-LM and OLMo-core: they would silently
+# compute a model with other values differently.
 _BUILT_IN: Final = {
     "hidden_act": "silu",
     "attention_bias": False,
@@ -80,33 +50,101 @@ _BUILT_IN: Final = {
 }
 
 
-def check_llama(config: Json, *, path: str, trainer: str) -> None:
-    """Raise RecipeError unless `trainer`'s Llama computes the same as the model of a config.json."""
-    if (kind := config.get("model_type")) not in ("llama", "mistral"):
-        cure = "train it on one device with --engine nextlong, or use --emit axolotl"
-        raise RecipeError(
-            f"model.path={path!r} is a {kind}; {trainer} trains llama and mistral: {cure}"
-        )
-    differing = {
-        key: value
-        for key, built_in in _BUILT_IN.items()
-        if (value := config.get(key, built_in)) != built_in
-    }
-    head_dim = config.get("head_dim")
-    if head_dim not in (None, config["hidden_size"] // config["num_attention_heads"]):
-        differing["head_dim"] = head_dim
-    if differing:
-        values = ", ".join(f"{key}={value!r}" for key, value in differing.items())
-        raise RecipeError(
-            f"model.path={path!r} has {values}, which {trainer} does not support; use --emit axolotl"
-        )
+class Trainer(NamedTuple):
+    """A trainer: the export format that it reads, and the keys of the recipe it supports.
+
+    packs: nextlong packs its rows; otherwise it packs sequences itself
+    cuts: it reads all ids as one stream, which it cuts every `row_tokens`
+    has_own_llama: it computes Llama by its own code, without our model's variations
+    package: the Python package whose folder `emitted/NAME` holds its templates
+    """
+
+    name: str
+    format: str
+    packs: bool
+    keys: SupportedKeys
+    cuts: bool = False
+    has_own_llama: bool = False
+    package: str = "nextlong.train"
+
+
+_COMMON_KEYS: Final[SupportedKeys] = {
+    "data.runs": None,
+    "data.mix": None,
+    "data.by": None,
+    "data.pack": None,
+    "data.validation": None,
+    "data.shared_chunks": None,
+    "data.split_seed": None,
+    "seed": None,
+    "training": None,
+    "training.micro_batch_rows": (1,),
+    "training.precision": ("bf16",),  # of FlashAttention
+    "model.rope_base": None,
+    "model.rope_scaling": None,
+    "memory.checkpointing": ("layers", "none"),
+    "checkpoints.every_steps": None,
+}
+TRAINER: Final = (
+    Trainer(
+        name="axolotl",
+        format="axolotl",
+        packs=False,
+        keys={**_COMMON_KEYS, "checkpoints.keep_last": None},
+    ),
+    Trainer(
+        name="prolong",
+        format="prolong",
+        packs=True,
+        keys={
+            **_COMMON_KEYS,
+            "training.eps": (1e-8,),
+            "training.schedule": ("cosine", "linear"),
+            "memory.checkpointing": ("layers",),
+        },
+    ),
+    Trainer(
+        name="megatron",
+        format="megatron",
+        packs=True,
+        keys={**_COMMON_KEYS, "attention": ("sequence", "row")},
+        cuts=True,
+        has_own_llama=True,
+    ),
+    Trainer(
+        name="trl",
+        format="parquet",
+        packs=True,
+        keys={
+            **_COMMON_KEYS,
+            "checkpoints.keep_last": None,
+            "held_out.every_steps": None,
+            "hardware.ranks_per_row": (1,),
+        },
+    ),
+    Trainer(
+        name="olmo",
+        format="olmo",
+        packs=False,
+        keys={**_COMMON_KEYS, "checkpoints.keep_last": None, "data.pack": (None,)},
+        cuts=True,
+        has_own_llama=True,
+    ),
+)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """A recipe, the folder of its files, the tokens of its longest sequence, of a row, and in total; the id of EOS.
+    """What the templates of a trainer read: a recipe, and what was exported for it.
 
-    Raises RecipeError if the devices do not fill machines, or cannot share a step's rows evenly.
+    folder: of the emitted files
+    sequence_tokens: tokens of the longest sequence
+    row_tokens: tokens of a row
+    tokens: tokens of all rows
+    eos_id: the id that ends a sequence, if there is one
+
+    Raises RecipeError if the devices do not fill machines, or cannot share a step's rows
+    evenly.
     """
 
     recipe: TrainRecipe
@@ -118,12 +156,25 @@ class Settings:
 
     def __post_init__(self) -> None:
         count = self.recipe.hardware.count
-        if count % min(_GPUS_PER_NODE, count):
-            cure = f"use a multiple of {_GPUS_PER_NODE}"
+        if count > _GPUS_PER_NODE and count % _GPUS_PER_NODE:
             raise RecipeError(
-                f"hardware.count={count} does not fill machines of {_GPUS_PER_NODE} devices; {cure}"
+                where="hardware.count",
+                value=count,
+                problem=f"does not fill machines of {_GPUS_PER_NODE} devices",
+                fix=f"use a multiple of {_GPUS_PER_NODE}",
             )
         _ = self.accumulation
+
+    @property
+    def machines(self) -> str:
+        """The options of torchrun: machines, devices of each, and where they meet."""
+        count = self.recipe.hardware.count
+        nodes = -(-count // _GPUS_PER_NODE)
+        options = f"--nnodes {nodes} --nproc-per-node {min(_GPUS_PER_NODE, count)}"
+        if nodes == 1:
+            return options
+        address = '"${HEAD_NODE:?address:port of the first machine}"'
+        return f"{options} --rdzv-backend c10d --rdzv-endpoint {address}"
 
     @property
     def rows_per_step(self) -> int:
@@ -133,26 +184,31 @@ class Settings:
     @property
     def accumulation(self) -> int:
         """Micro-batches of a step on each rank."""
-        count, ranks = self.recipe.hardware.count, self.recipe.hardware.ranks_per_row
+        hardware = self.recipe.hardware
         return micro_batches(
             self.recipe,
             rows_per_step=self.rows_per_step,
-            devices=count,
-            ranks_per_row=ranks,
+            devices=hardware.count,
+            ranks_per_row=hardware.ranks_per_row,
         )
 
     def data(self, split: str = "") -> Path:
         """Return the folder of the exported rows, or of those of a split."""
-        return self.folder / "data" / (split if self.recipe.data.validation else "")
+        folder = self.folder / "data"
+        return folder / split if self.recipe.data.validation else folder
 
     @cached_property
     def model_config(self) -> Json:
-        """The model's config.json. Raises RecipeError if `model.path` is no local folder."""
+        """The model's config.json. Raises RecipeError unless `model.path` is a folder."""
         path = self.recipe.model.path
-        if not (file := Path(path or "") / "config.json").is_file():
-            cure = "name a local folder"
+        file = Path(path or "") / "config.json"
+        if not file.is_file():
             raise RecipeError(
-                f"model.path={path!r}: this trainer needs the model's sizes and RoPE; {cure}"
+                where="model.path",
+                value=repr(path),
+                problem="has no config.json, and this trainer needs the model's sizes "
+                "and RoPE",
+                fix="name a local folder",
             )
         config: Json = json.loads(file.read_text(encoding="utf-8"))
         return {"num_key_value_heads": config.get("num_attention_heads"), **config}
@@ -163,170 +219,83 @@ class Settings:
         own = self.model_config.get("max_position_embeddings") or 0
         return max(int(own), self.sequence_tokens)
 
+    @cached_property
     def rope(self) -> tuple[float, Json | None]:
-        """Return the RoPE base, and the model's scaling of Llama 3.1 if it is kept. Raises RecipeError for another kind."""
+        """The RoPE base, and the model's scaling of Llama 3.1 if it is kept.
+
+        Raises RecipeError for another kind of scaling.
+        """
         model = self.recipe.model
         if model.rope_base is not None and model.rope_scaling == "replace":
             return model.rope_base, None
         config = self.model_config
-        own = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
-        base = config.get("rope_theta") or (config.get("rope_parameters") or {}).get(
-            "rope_theta", 10_000.0
-        )
-        kind = own.setdefault("rope_type", own.pop("type", "default"))
-        if model.rope_scaling == "keep" and kind not in ("default", "llama3"):
-            cure = "set model.rope_scaling=replace"
+        # transformers 5 writes one dictionary, transformers 4 two keys.
+        parameters = config.get("rope_parameters") or {}
+        scaling = dict(config.get("rope_scaling") or parameters)
+        base = config.get("rope_theta") or parameters.get("rope_theta", 10_000.0)
+        if model.rope_base is not None:
+            base = model.rope_base
+        kind = scaling.setdefault("rope_type", scaling.pop("type", "default"))
+        if model.rope_scaling == "replace" or kind == "default":
+            return float(base), None
+        if kind != "llama3":
             raise RecipeError(
-                f"model.rope_scaling=keep: {kind} is not known to this trainer; {cure}"
+                where="model.rope_scaling",
+                value="keep",
+                problem=f"keeps a scaling that this trainer does not know: {kind}",
+                fix="set model.rope_scaling=replace",
             )
-        is_kept = model.rope_scaling == "keep" and kind == "llama3"
-        return float(
-            base if model.rope_base is None else model.rope_base
-        ), own if is_kept else None
+        return float(base), scaling
+
+    def blend(self, split: str) -> str:
+        """Return the weights and prefixes of a split's files, as Megatron takes them.
+
+        They are empty before the export, when the settings are only checked.
+        """
+        folder = self.data(split)
+        blend = folder / "blend.txt"
+        if not blend.exists():
+            return ""
+        arguments = []
+        for line in blend.read_text(encoding="utf-8").splitlines():
+            weight, prefix = line.split(" ")
+            arguments += [weight, str(folder / prefix)]
+        return shlex.join(arguments)
+
+    @property
+    def token_bits(self) -> int:
+        """Bits of each id in the exported arrays of training."""
+        files = self.data("train").glob("*.npy")
+        size = sum(path.stat().st_size for path in files)
+        return 8 * (size // self.tokens)
 
 
-class Trainer(NamedTuple):
-    """A trainer: the export format that it reads, whether we pack its rows, the keys it supports, and its files by name.
-
-    `cuts`: it reads all ids as one stream, which it cuts every `row_tokens`.
-    """
-
-    name: str
-    format: str
-    packs: bool
-    keys: SupportedKeys
-    files: Callable[[Settings], Mapping[str, str]]
-    cuts: bool = False
-
-
-def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None:
-    """Write `folder` for the trainer `name`. Raises RecipeError for an unknown trainer, and for settings it does not support."""
-    trainers: dict[str, Trainer] = TRAINERS.declarations(Trainer)
-    if name not in trainers:
-        engine = (
-            "; torchtitan is an engine: --engine torchtitan"
-            if name == "torchtitan"
-            else ""
-        )
+def check_llama(config: Json, *, path: str, trainer: str) -> None:
+    """Raise RecipeError unless a trainer's Llama computes what a config.json describes."""
+    kind = config.get("model_type")
+    if kind not in ("llama", "mistral"):
         raise RecipeError(
-            f"--emit {name!r} is not known; choose from {', '.join(trainers)}{engine}"
+            where="model.path",
+            value=repr(path),
+            problem=f"is a {kind}, and {trainer} trains llama and mistral",
+            fix="train it on one device with --engine nextlong, or use --emit axolotl",
         )
-    trainer, data = trainers[name], recipe.data
-    if not data.runs:
-        raise RecipeError("--emit exports finished runs; name them under data.runs")
-    if recipe.model.path is None:
-        raise RecipeError(
-            "--emit needs a model that other trainers can load; set model.path instead of model.scratch"
-        )
-    advice = "leave these at the values shown, or use another trainer"
-    if recipe.attention == "row" and not data.pack:  # a row is one sequence
-        recipe = recipe.model_copy(update={"attention": "sequence"})
-    check_supported(recipe, trainer.keys, trainer=f"--emit {name}", advice=advice)
-    if (
-        local := Path(str(recipe.model.path)).expanduser()
-    ).exists():  # launch.sh runs in a folder of its own
-        recipe = recipe.model_copy(
-            update={
-                "model": recipe.model.model_copy(update={"path": str(local.absolute())})
-            }
-        )
-    tokens = Run(
-        data.runs[0]
-    ).recipe.sequence_tokens  # if runs differ in it, no refusal below depends on it
-    settings = Settings(
-        recipe,
-        folder.absolute(),
-        sequence_tokens=tokens,
-        row_tokens=data.pack or tokens,
-        tokens=1,
-    )
-    trainer.files(
-        settings
-    )  # refuses what it does not support before anything is written
-    overrides = [f"export.push={json.dumps(str(settings.folder / 'data'))}"]
-    if data.pack and trainer.packs:
-        overrides.append(f"export.pack={data.pack}")
-    if data.validation:
-        overrides += [
-            f"export.{key}={getattr(data, key)}"
-            for key in ("validation", "shared_chunks", "split_seed")
-        ]
-    folder.mkdir(parents=True, exist_ok=True)
-    mixed: Json = {"mix": data.mix, "by": data.by} if data.mix else {}
-    done = export.export(
-        data.runs,
-        formats=[trainer.format],
-        overrides=overrides,
-        stale="replace",
-        **mixed,
-    ).done
-    index = np.load(done["rows"].file(".train.index.npy"), mmap_mode="r")
-    shortest, longest = int(index["length"].min()), int(index["length"].max())
-    if not data.pack and shortest < longest:
-        problem = f"data.runs has sequences of {shortest:,} to {longest:,} tokens, so rows would differ in length"
-        cure = f"set data.pack={longest}, which puts several short ones into a row, or use runs of one length"
-        raise RecipeError(f"{problem}; {cure}")
-    if data.pack and trainer.cuts and (shortest < longest or data.pack % longest):
-        reason = f"{name} reads all sequences as one stream and cuts it at multiples of the row"
-        cure = "sequences must have one length that divides data.pack; or use --emit axolotl"
-        sequences = f"sequences of {shortest:,} to {longest:,} tokens"
-        raise RecipeError(
-            f"data.pack={data.pack} with {sequences}: {reason}, so {cure}"
-        )
-    tokens, eos_id = (
-        int(index["length"].sum()),
-        done["tokenizer"].result(TokenizerResult).eos_id,
-    )
-    settings = Settings(
-        recipe, settings.folder, longest, data.pack or longest, tokens, eos_id
-    )
-    for file, text in trainer.files(settings).items():
-        with store.explained(folder / file):
-            store.write_file(folder / file, text)
-    (folder / "launch.sh").chmod(0o755)
-    store.write_file(folder / "recipe.yaml", recipe.dump())
-    tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
-
-
-def _filled(trainer: str, settings: Settings, **values: object) -> Mapping[str, str]:
-    """Return a trainer's files by name: `emitted/TRAINER/`, filled in from settings, recipe, training, `machines`, `values`."""
-    count, recipe = settings.recipe.hardware.count, settings.recipe
-    machines = f"--nnodes {-(-count // _GPUS_PER_NODE)} --nproc-per-node {min(_GPUS_PER_NODE, count)}"
-    if count > _GPUS_PER_NODE:
-        machines += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
-    known = {
-        "settings": settings,
-        "recipe": recipe,
-        "training": recipe.training,
-        "machines": machines,
-        **values,
+    differing = {
+        key: config[key]
+        for key, built_in in _BUILT_IN.items()
+        if config.get(key, built_in) != built_in
     }
-    names = _TEMPLATES.list_templates(
-        filter_func=lambda name: name.startswith(f"{trainer}/")
-    )
-    return {
-        Path(name).stem: _TEMPLATES.get_template(name).render(known) for name in names
-    }
-
-
-def _yaml(value: object) -> str:
-    plain = str(value) if isinstance(value, Path) else value
-    return (
-        yaml.safe_dump(plain, sort_keys=False, width=10_000)
-        .removesuffix("\n")
-        .removesuffix("\n...")
-    )
-
-
-# One for all, because it keeps its templates, which take longer to compile than to fill in.
-_TEMPLATES: Final = jinja2.Environment(
-    loader=jinja2.PackageLoader("nextlong.train", "emitted"),
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-    undefined=jinja2.StrictUndefined,
-)
-_TEMPLATES.filters |= {"json": json.dumps, "yaml": _yaml, "quote": shlex.quote}
+    head_dim = config.get("head_dim")
+    if head_dim not in (None, config["hidden_size"] // config["num_attention_heads"]):
+        differing["head_dim"] = head_dim
+    if differing:
+        values = ", ".join(f"{key}={value!r}" for key, value in differing.items())
+        raise RecipeError(
+            where="model.path",
+            value=repr(path),
+            problem=f"has {values}, which {trainer} does not support",
+            fix="use --emit axolotl",
+        )
 
 
 def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
@@ -348,161 +317,187 @@ def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
     }
 
 
-def _of_transformers(settings: Settings, *, name: str) -> Mapping[str, str]:
-    """Return the config of axolotl or `trl sft`, and a launch script. Raises RecipeError for schedules that transformers lacks."""
-    training, (base, scaling) = settings.recipe.training, settings.rope()
-    if training.schedule != "cosine" and training.min_lr_ratio:
-        both = f"training.min_lr_ratio={training.min_lr_ratio} with training.schedule={training.schedule}"
+def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None:
+    """Write `folder` for the trainer `name`.
+
+    Raises RecipeError for an unknown trainer, and for settings it does not support.
+    """
+    trainer = _trainer(name)
+    _check_exportable(recipe)
+    recipe = _as_trainers_read_it(recipe)
+    check_supported(
+        recipe,
+        trainer.keys,
+        trainer=f"--emit {name}",
+        advice="leave these at the values shown, or use another trainer",
+    )
+    # If runs differ in their lengths, no refusal below depends on this one.
+    tokens = Run(recipe.data.runs[0]).recipe.sequence_tokens
+    settings = Settings(
+        recipe=recipe,
+        folder=folder.absolute(),
+        sequence_tokens=tokens,
+        row_tokens=recipe.data.pack or tokens,
+        tokens=1,
+    )
+    # Templates refuse what they do not support before anything is written.
+    files_of(trainer, settings)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = _export(trainer, settings)
+    for file, text in files_of(trainer, settings).items():
+        with store.explained(folder / file):
+            store.write_file(folder / file, text)
+    (folder / "launch.sh").chmod(0o755)
+    store.write_file(folder / "recipe.yaml", recipe.dump())
+    tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
+
+
+def _trainer(name: str) -> Trainer:
+    """Return a trainer by its name. Raises RecipeError for an unknown one."""
+    trainers: dict[str, Trainer] = TRAINERS.declarations(Trainer)
+    if name in trainers:
+        return trainers[name]
+    fix = f"choose from {', '.join(trainers)}"
+    if name == "torchtitan":
+        fix += "; torchtitan is an engine: --engine torchtitan"
+    raise RecipeError(where="--emit", value=repr(name), problem="is not known", fix=fix)
+
+
+def _check_exportable(recipe: TrainRecipe) -> None:
+    """Raise RecipeError unless there are runs to export, and a model to load."""
+    if not recipe.data.runs:
         raise RecipeError(
-            f"--emit {name} does not support {both}; set it to 0, or use the schedule cosine"
+            where="data.runs",
+            problem="it is empty, and --emit exports finished runs",
+            fix="name them there",
         )
-    schedule: str = (
-        "constant_with_warmup" if training.schedule == "constant" else training.schedule
-    )
-    schedule = (
-        "cosine_with_min_lr" if name == "trl" and training.min_lr_ratio else schedule
-    )
-    rope = (scaling or {"rope_type": "default"}) | {"rope_theta": base}
-    positions = {
-        "rope_parameters": rope,
-        "max_position_embeddings": settings.max_positions,
-    }
-    arguments = {
-        "model_init_kwargs" if name == "trl" else "model_config": positions,
-        "lr_scheduler" if name == "axolotl" else "lr_scheduler_type": schedule,
-        "warmup_steps": training.warmup_steps,
-        "attn_implementation": "flash_attention_2",
-        "output_dir": str(settings.folder / "out"),
-        **trainer_arguments(settings.recipe, accumulation=settings.accumulation),
-    }
-    return _filled(name, settings, arguments=arguments)
-
-
-def _prolong(settings: Settings) -> Mapping[str, str]:
-    """Return a script for ProLong's train_language_model, as its train_512K.sh; MDS's `indices` keep sequences of a row apart."""
-    base, scaling = settings.rope()
-    if scaling:
+    if recipe.model.path is None:
         raise RecipeError(
-            "model.rope_scaling=keep: ProLong computes RoPE from its base alone; use axolotl, torchtitan"
+            where="model.path",
+            problem="it is empty, and --emit needs a model that other trainers can load",
+            fix="set model.path instead of model.scratch",
         )
-    return _filled("prolong", settings, base=base)
 
 
-def _megatron(settings: Settings) -> Mapping[str, str]:
-    """Return a script for Megatron-LM's pretrain_gpt.py; MEGATRON names a checkout."""
-    recipe, ranks, (base, scaling) = (
-        settings.recipe,
-        settings.recipe.hardware.ranks_per_row,
-        settings.rope(),
-    )
-    check_llama(
-        settings.model_config, path=str(recipe.model.path), trainer="--emit megatron"
-    )
-    if settings.sequence_tokens % (
-        2 * ranks
-    ):  # context parallelism gives each rank two slices of a document
-        slices = f"the {2 * ranks} slices of context parallelism over {ranks} ranks"
-        problem = f"sequences of {settings.sequence_tokens:,} tokens do not divide evenly into {slices}"
-        raise RecipeError(f"{problem}; change hardware.ranks_per_row or the length")
-    scaled = scaling or _MEGATRON_SCALING
-    if other := {
-        key: scaled.get(key)
-        for key, own in _MEGATRON_SCALING.items()
-        if scaled.get(key) != own
-    }:
-        problem = (
-            f"Megatron-LM has {_MEGATRON_SCALING} built in, and the model has {other}"
-        )
-        raise RecipeError(
-            f"model.rope_scaling=keep: {problem}; set model.rope_scaling=replace, or use axolotl"
-        )
-    names = (
-        {"train": "train", "valid": "validation"}
-        if recipe.data.validation
-        else {"train": "train"}
-    )
-    data = {name: _blend(settings.data(split)) for name, split in names.items()}
-    return _filled(
-        "megatron",
+def _as_trainers_read_it(recipe: TrainRecipe) -> TrainRecipe:
+    """Return the recipe as other trainers need it, with the same result."""
+    # A row of one sequence attends to itself under either mask.
+    if recipe.attention == "row" and not recipe.data.pack:
+        recipe = recipe.model_copy(update={"attention": "sequence"})
+    # launch.sh runs in a folder of its own; other names are of the Hub.
+    path = Path(str(recipe.model.path)).expanduser()
+    if path.exists():
+        model = recipe.model.model_copy(update={"path": str(path.absolute())})
+        recipe = recipe.model_copy(update={"model": model})
+    return recipe
+
+
+def _export(trainer: Trainer, settings: Settings) -> Settings:
+    """Export the runs as the trainer reads them; return the settings of what was written.
+
+    Raises RecipeError if the sequences have lengths that the trainer cannot keep apart.
+    """
+    data = settings.recipe.data
+    overrides = [f"export.push={json.dumps(str(settings.folder / 'data'))}"]
+    if data.pack and trainer.packs:
+        overrides.append(f"export.pack={data.pack}")
+    if data.validation:
+        overrides += [
+            f"export.validation={data.validation}",
+            f"export.shared_chunks={data.shared_chunks}",
+            f"export.split_seed={data.split_seed}",
+        ]
+    mixed: Json = {"mix": data.mix, "by": data.by} if data.mix else {}
+    done = export.export(
+        data.runs,
+        formats=[trainer.format],
+        overrides=overrides,
+        stale="replace",
+        **mixed,
+    ).done
+    index = np.load(done["rows"].file(".train.index.npy"), mmap_mode="r")
+    lengths = index["length"]
+    longest = int(lengths.max())
+    _check_lengths(trainer, data.pack, shortest=int(lengths.min()), longest=longest)
+    return replace(
         settings,
-        sizes=settings.model_config,
-        base=base,
-        scaling=scaling,
-        data=data,
+        sequence_tokens=longest,
+        row_tokens=data.pack or longest,
+        tokens=int(lengths.sum()),
+        eos_id=done["tokenizer"].result(TokenizerResult).eos_id,
     )
 
 
-def _blend(folder: Path) -> str:
-    """Return the weights and prefixes of the files in `folder`, as Megatron takes them.
-
-    They are empty before the export, when the settings are only checked.
-    """
-    blend = folder / "blend.txt"
-    if not blend.exists():
-        return ""
-    arguments = []
-    for line in blend.read_text(encoding="utf-8").splitlines():
-        weight, prefix = line.split(" ")
-        arguments += [weight, str(folder / prefix)]
-    return shlex.join(arguments)
-
-
-def _olmo(settings: Settings) -> Mapping[str, str]:
-    """Return OLMo-core's config, the script that trains on it, and its launch script, which first converts the weights.
-
-    OLMo-core cuts the exported ids every `sequence_length` tokens, so an instance is one sequence, and attends within it.
-    """
-    recipe, ranks, sizes = (
-        settings.recipe,
-        settings.recipe.hardware.ranks_per_row,
-        settings.model_config,
-    )
-    base, scaling = settings.rope()
-    check_llama(sizes, path=str(recipe.model.path), trainer="--emit olmo")
-    if sizes["num_key_value_heads"] % ranks:
-        heads = f"the {sizes['num_key_value_heads']} key-value heads of the model by the ranks that share a row"
+def _check_lengths(
+    trainer: Trainer, pack: int | None, *, shortest: int, longest: int
+) -> None:
+    """Raise RecipeError where sequences of these lengths would be cut elsewhere."""
+    sequences = f"sequences of {shortest:,} to {longest:,} tokens"
+    if not pack and shortest < longest:
         raise RecipeError(
-            f"hardware.ranks_per_row={ranks}: OLMo-core divides {heads}; change it to a divisor of that"
+            where="data.runs",
+            problem=f"it has {sequences}, so rows would differ in length",
+            fix=f"set data.pack={longest}, which puts several short ones into a row, or "
+            "use runs of one length",
         )
-    width = (
-        sum(path.stat().st_size for path in settings.data("train").glob("*.npy"))
-        // settings.tokens
-    )
-    return _filled(
-        "olmo", settings, sizes=sizes, base=base, scaling=scaling, bits=8 * width
-    )
+    if pack and trainer.cuts and (shortest < longest or pack % longest):
+        raise RecipeError(
+            where="data.pack",
+            value=pack,
+            problem=f"does not keep {sequences} whole: {trainer.name} reads all "
+            "sequences as one stream and cuts it at multiples of the row",
+            fix="use sequences of one length that divides data.pack, or --emit axolotl",
+        )
 
 
-_AXOLOTL_KEYS: Final[SupportedKeys] = {**_COMMON_KEYS, "checkpoints.keep_last": None}
-_OLMO_KEYS: Final[SupportedKeys] = {**_AXOLOTL_KEYS, "data.pack": (None,)}
-_PROLONG_KEYS: Final[SupportedKeys] = {
-    **_COMMON_KEYS,
-    "training.eps": (1e-8,),
-    "training.schedule": ("cosine", "linear"),
-    "memory.checkpointing": ("layers",),
-}
-_TRL_KEYS: Final[SupportedKeys] = {
-    **_AXOLOTL_KEYS,
-    "held_out.every_steps": None,
-    "hardware.ranks_per_row": (1,),
-}
-TRAINER: Final = (
-    Trainer(
-        "axolotl",
-        "axolotl",
-        False,
-        _AXOLOTL_KEYS,
-        partial(_of_transformers, name="axolotl"),
-    ),
-    Trainer("prolong", "prolong", True, _PROLONG_KEYS, _prolong),
-    Trainer(
-        "megatron",
-        "megatron",
-        True,
-        {**_COMMON_KEYS, "attention": ("sequence", "row")},
-        _megatron,
-        cuts=True,
-    ),
-    Trainer("trl", "parquet", True, _TRL_KEYS, partial(_of_transformers, name="trl")),
-    Trainer("olmo", "olmo", False, _OLMO_KEYS, _olmo, cuts=True),
-)
+def files_of(trainer: Trainer, settings: Settings) -> Mapping[str, str]:
+    """Return a trainer's files by name: its templates, filled in.
+
+    Raises RecipeError for what they do not support.
+    """
+    if trainer.has_own_llama:
+        check_llama(
+            settings.model_config,
+            path=str(settings.recipe.model.path),
+            trainer=f"--emit {trainer.name}",
+        )
+    templates = _templates(trainer.package)
+    folder = f"{trainer.name}/"
+    names = templates.list_templates(filter_func=lambda name: name.startswith(folder))
+    files = {}
+    for name in names:
+        files[Path(name).stem] = templates.get_template(name).render(
+            settings=settings,
+            recipe=settings.recipe,
+            training=settings.recipe.training,
+        )
+    return files
+
+
+@cache
+def _templates(package: str) -> jinja2.Environment:
+    """Return the templates of a package; they take longer to compile than to fill in."""
+    templates = jinja2.Environment(
+        loader=jinja2.PackageLoader(package, "emitted"),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    templates.filters |= {"json": json.dumps, "yaml": _yaml, "quote": shlex.quote}
+    templates.globals |= {"refuse": _refuse, "trainer_arguments": trainer_arguments}
+    return templates
+
+
+def _yaml(value: object) -> str:
+    """Return a value as YAML, for a place behind a key or as lines of their own."""
+    if isinstance(value, Path):
+        value = str(value)
+    text = yaml.safe_dump(value, sort_keys=False, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _refuse(**parts: Any) -> NoReturn:
+    """Let a template say what it cannot express. Raises RecipeError."""
+    raise RecipeError(**parts)

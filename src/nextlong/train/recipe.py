@@ -1,8 +1,12 @@
-"""Training recipe: model, data and training settings. YAML in, frozen models out; unknown keys are refused.
+"""Training recipe: model, data and training settings.
 
-The defaults are correct for every model, but tuned for none. Presets are published settings, each with its source
-(`presets.yaml`). A recipe is written as YAML with meanings and sources as comments.
-A trainer declares the keys that it supports; `check_supported` refuses a recipe that the trainer would silently train differently.
+In:  YAML, or the name of a preset; unknown keys are refused.
+Out: frozen models, and YAML with meanings and sources as comments.
+
+The defaults are correct for every model, but tuned for none. Presets are published
+settings, each with its source (`presets.yaml`). A trainer declares the keys that it
+supports; `check_supported` refuses a recipe that the trainer would silently train
+differently.
 """
 
 from __future__ import annotations
@@ -31,13 +35,16 @@ from nextlong.text import Json
 
 _Share = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["sequence", "document", "row"]
-# YAML 1.1 reads a bare `on` or `off` as a Boolean.
-_Switch = Annotated[
-    Literal["off", "on"],
-    BeforeValidator(
-        lambda value: ("off", "on")[value] if isinstance(value, bool) else value
-    ),
-]
+
+
+def _switch_of(value: object) -> object:
+    """Return `on` or `off` where YAML 1.1 has read a bare one as a Boolean."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return value
+
+
+_Switch = Annotated[Literal["off", "on"], BeforeValidator(_switch_of)]
 
 
 class Data(Section):
@@ -56,7 +63,8 @@ class Data(Section):
     by: Literal["sequences", "tokens"] = keyed("sequences", "unit of the mix")
     pack: PositiveLength | None = keyed(
         None,
-        "sequence packing: tokens of a row that holds several whole sequences; for chat: of each row",
+        "sequence packing: tokens of a row that holds several whole sequences; "
+        "for chat: of each row",
     )
     validation: _Share = keyed(
         0.01, "share of the sequences held out, by meta-document"
@@ -73,21 +81,24 @@ class Data(Section):
     def _one_kind(self) -> Self:
         kinds = [key for key in ("runs", "parquet", "chat") if getattr(self, key)]
         if len(kinds) != 1:
-            held = " and ".join(f"data.{key}" for key in kinds) or "none of them"
+            keys = " and ".join(f"data.{key}" for key in kinds) or "none of them"
             raise ValueError(
-                f"name one of data.runs, data.parquet and data.chat (set: {held})"
+                f"name one of data.runs, data.parquet and data.chat (set: {keys})"
             )
         if self.chat and not self.pack:
             raise ValueError(
-                "data.chat needs data.pack, the tokens of a row of conversations, such as 65536"
+                "data.chat needs data.pack, the tokens of a row of conversations, such "
+                "as 65536"
             )
         if self.mix and len(self.mix) != len(self.runs):
             raise ValueError(
-                f"data.mix has {len(self.mix)} proportions for {len(self.runs)} runs; give one for each"
+                f"data.mix has {len(self.mix)} proportions for {len(self.runs)} runs; "
+                "give one for each"
             )
         if self.parquet and (self.pack or self.mix):
             raise ValueError(
-                "data.pack and data.mix arrange runs; the rows of an export are fixed when it is written"
+                "data.pack and data.mix arrange runs; the rows of an export are fixed "
+                "when it is written"
             )
         return self
 
@@ -106,15 +117,17 @@ class _Scratch(Section):
 
     @model_validator(mode="after")
     def _divides(self) -> Self:
-        if self.hidden_size % (
-            2 * self.heads
-        ):  # RoPE turns pairs of a head's dimensions
+        # RoPE turns pairs of a head's dimensions.
+        if self.hidden_size % (2 * self.heads):
             raise ValueError(
-                f"hidden_size={self.hidden_size} is not a multiple of 2 × heads={self.heads}; make it one"
+                f"hidden_size={self.hidden_size} is not a multiple of 2 × "
+                f"heads={self.heads}; make it one"
             )
         if self.heads % self.key_value_heads:
-            problem = f"heads={self.heads} is not a multiple of key_value_heads={self.key_value_heads}"
-            raise ValueError(f"{problem}; make it one")
+            raise ValueError(
+                f"heads={self.heads} is not a multiple of "
+                f"key_value_heads={self.key_value_heads}; make it one"
+            )
         return self
 
 
@@ -140,7 +153,8 @@ class _Model(Section):
     def _one(self) -> Self:
         if (self.path is None) == (self.scratch is None):
             raise ValueError(
-                "name either model.path (a folder that from_pretrained loads) or model.scratch (sizes)"
+                "name either model.path (a folder that from_pretrained loads) or "
+                "model.scratch (sizes)"
             )
         return self
 
@@ -177,10 +191,10 @@ class Training(Section):
     @model_validator(mode="after")
     def _warms_up(self) -> Self:
         if self.warmup_steps >= self.steps:
-            problem = (
-                f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}"
+            raise ValueError(
+                f"warmup_steps={self.warmup_steps} is not less than "
+                f"steps={self.steps}; lower warmup_steps or raise steps"
             )
-            raise ValueError(f"{problem}; lower warmup_steps or raise steps")
         return self
 
     @property
@@ -205,8 +219,9 @@ class Training(Section):
         return self.lr * (self.min_lr_ratio + (1 - self.min_lr_ratio) * left)
 
     def lr_share(self, done: int) -> float:
-        """Return the share of `lr` for the step after `done` steps, as PyTorch's LambdaLR takes it."""
-        return self.lr_at(min(done + 1, self.steps)) / self.lr
+        """Return the share of `lr` for the step after `done` steps, for LambdaLR."""
+        step = min(done + 1, self.steps)
+        return self.lr_at(step) / self.lr
 
 
 class _Memory(Section):
@@ -234,12 +249,13 @@ class _HeldOut(Section):
 class Watch(Section):
     spike: Annotated[float, Field(gt=1)] | None = keyed(
         2.0,
-        "stop when the loss of a step exceeds this multiple of the median of the last 20; null: never",
+        "stop when the loss of a step exceeds this multiple of the median of the last "
+        "20; null: never",
     )
 
 
 class _Devices(Section):
-    """Devices: --dry-run plans for them, and more than one are trained on by torchtitan."""
+    """Devices: --dry-run plans for them, and torchtitan trains on more than one."""
 
     device: Literal["this", "H100", "H200", "A100", "B200"] = keyed(
         "this", "for --dry-run; this: time is measured here"
@@ -256,21 +272,27 @@ class _Torchtitan(Section):
     float8: _Switch = keyed("off", "on: products in float8 (needs torchao, an H100)")
     options: tuple[str, ...] = keyed(
         (),
-        'options of its command line, such as ["--profiler.enable_profiling"]; they override the recipe',
+        'options of its command line, such as ["--profiler.enable_profiling"]; they '
+        "override the recipe",
     )
 
 
 class RecipeFile(Section):
-    """A recipe in a file: `load(path)` reads YAML, `dump()` writes it; `INIT` is the command that creates such a file."""
+    """A recipe in a file: `load(path)` reads YAML, `dump()` writes it.
+
+    `INIT` is the command that creates such a file.
+    """
 
     INIT: ClassVar[str]
 
     @classmethod
     def load(cls, path: str | Path, *, overrides: Sequence[str] = ()) -> Self:
-        """Read a YAML recipe and apply overrides such as `training.steps=50`. Raises RecipeError."""
-        return cls.from_dict(
-            read_file(Path(path), init=cls.INIT), overrides=overrides, origin=str(path)
-        )
+        """Read a YAML recipe and apply overrides such as `training.steps=50`.
+
+        Raises RecipeError.
+        """
+        data = read_file(Path(path), init=cls.INIT)
+        return cls.from_dict(data, overrides=overrides, origin=str(path))
 
     @classmethod
     def from_dict(
@@ -280,14 +302,17 @@ class RecipeFile(Section):
         overrides: Sequence[str] = (),
         origin: str = "recipe",
     ) -> Self:
-        """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
+        """Validate a plain dictionary, with overrides applied.
+
+        `origin` names it in errors. Raises RecipeError.
+        """
         try:
             return cls.model_validate(merge(data, overrides))
         except ValidationError as error:
             raise invalid_keys(error, cls, origin=origin) from None
 
     def dump(self) -> str:
-        """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
+        """Return the recipe, every key named, as YAML that `load` reads back as equal."""
         return as_yaml(self.model_dump(mode="json"))
 
 
@@ -304,12 +329,13 @@ class TrainRecipe(RecipeFile):
     model: _Model
     attention: Attention = keyed(
         "sequence",
-        "document mask: attend within a sequence (the paper's setting), an original document (a NExtLong sequence "
-        "is one), or the whole row",
+        "document mask: attend within a sequence (the paper's setting), an original "
+        "document (a NExtLong sequence is one), or the whole row",
     )
     attention_kernel: Literal["auto", "sdpa", "varlen"] = keyed(
         "auto",
-        "auto: varlen attention for packed rows in bf16 on a GPU, else sdpa per document",
+        "auto: varlen attention for packed rows in bf16 on a GPU, else sdpa per "
+        "document",
     )
     compile: _Switch = keyed("off", "on: torch.compile of the layers, for a GPU")
     training: Training = Training()
@@ -321,7 +347,10 @@ class TrainRecipe(RecipeFile):
     torchtitan: _Torchtitan = _Torchtitan()
 
     def trained_keys(self) -> Json:
-        """Return the keys that determine the trained weights; the others may change before a training resumes."""
+        """Return the keys that determine the trained weights.
+
+        The others may change before a training resumes.
+        """
         return self.model_dump(
             mode="json", include={"seed", "data", "model", "attention", "training"}
         )
@@ -329,16 +358,22 @@ class TrainRecipe(RecipeFile):
 
 # The values of a key, or of a whole section, that a trainer supports; None: all values.
 SupportedKeys = Mapping[str, tuple[object, ...] | None]
-_ALWAYS_SUPPORTED = (
-    "out",
-    "hardware.device",
-    "hardware.count",
-    "hardware.ranks_per_row",
-    "model.path",
-)
-_OF_ENGINES = "data seed attention model.rope_base model.rope_scaling training checkpoints compile"
-ENGINE_KEYS: SupportedKeys = {
-    **dict.fromkeys(_OF_ENGINES.split()),
+_ALWAYS_SUPPORTED: Final[SupportedKeys] = {
+    "out": None,
+    "hardware.device": None,
+    "hardware.count": None,
+    "hardware.ranks_per_row": None,
+    "model.path": None,
+}
+ENGINE_KEYS: Final[SupportedKeys] = {
+    "data": None,
+    "seed": None,
+    "attention": None,
+    "model.rope_base": None,
+    "model.rope_scaling": None,
+    "training": None,
+    "checkpoints": None,
+    "compile": None,
     "memory.checkpointing": ("layers", "none"),
 }
 
@@ -346,23 +381,30 @@ ENGINE_KEYS: SupportedKeys = {
 def check_supported(
     recipe: TrainRecipe, keys: SupportedKeys, *, trainer: str, advice: str
 ) -> None:
-    """Raise RecipeError that names every key which differs from its default and which `trainer` does not support."""
-    unsupported, supported = [], {**dict.fromkeys(_ALWAYS_SUPPORTED), **keys}
+    """Raise RecipeError that names every key of a recipe that `trainer` does not support.
+
+    A key that is not in `keys` may have its default.
+    """
+    supported = {**_ALWAYS_SUPPORTED, **keys}
+    unsupported = []
     for key, value, default in _leaves(recipe):
-        values = (
-            supported[key]
-            if key in supported
-            else supported.get(key.split(".")[0], (default,))
-        )
+        section = key.split(".")[0]
+        values = supported.get(section, (default,))
+        if key in supported:
+            values = supported[key]
         if values is not None and value not in values:
-            shown, *only = [
-                "null" if one is None else str(one) for one in (value, *values)
-            ]
-            unsupported.append(f"{key}={shown} (only {' or '.join(only)})")
+            choices = " or ".join(map(_as_yaml_value, values))
+            unsupported.append(f"{key}={_as_yaml_value(value)} (only {choices})")
     if unsupported:
         raise RecipeError(
-            f"{trainer} does not support {'; '.join(unsupported)}; {advice}"
+            where=trainer,
+            problem=f"it does not support {'; '.join(unsupported)}",
+            fix=advice,
         )
+
+
+def _as_yaml_value(value: object) -> str:
+    return "null" if value is None else str(value)
 
 
 def _leaves(
@@ -370,13 +412,11 @@ def _leaves(
 ) -> Iterator[tuple[str, object, object]]:
     """Yield each key, its value and its default."""
     for name, field in type(section).model_fields.items():
-        value, default = (
-            getattr(section, name),
-            field.get_default(call_default_factory=True),
-        )
-        if (
-            isinstance(value, BaseModel) and default is not None
-        ):  # a section; model.scratch is a value
+        value = getattr(section, name)
+        default = field.get_default(call_default_factory=True)
+        # model.scratch, which is null by default, is a value; others are sections.
+        is_section = isinstance(value, BaseModel) and default is not None
+        if is_section:
             yield from _leaves(value, above=f"{above}{name}.")
         else:
             yield f"{above}{name}", value, default
@@ -385,18 +425,22 @@ def _leaves(
 def micro_batches(
     recipe: TrainRecipe, *, rows_per_step: int, devices: int, ranks_per_row: int
 ) -> int:
-    """Return the micro-batches of a step on each group of devices. Raises RecipeError if they cannot share its rows evenly."""
-    (groups, rest), at_once = (
-        divmod(devices, ranks_per_row),
-        recipe.training.micro_batch_rows,
-    )
-    if rest or rows_per_step % (groups * at_once):
-        rows = f"the {rows_per_step} rows of a step evenly ({at_once} at once)"
-        keys = "hardware.count, hardware.ranks_per_row, training.micro_batch_rows or training.tokens_per_step"
+    """Return the micro-batches of a step on each group of devices that shares a row.
+
+    Raises RecipeError if the groups cannot share the rows of a step evenly.
+    """
+    groups, ungrouped = divmod(devices, ranks_per_row)
+    rows_at_once = recipe.training.micro_batch_rows
+    if ungrouped or rows_per_step % (groups * rows_at_once):
         raise RecipeError(
-            f"{devices} devices, {ranks_per_row} per row, cannot share {rows}; change {keys}"
+            where="hardware.count",
+            value=devices,
+            problem=f"cannot share the {rows_per_step} rows of a step evenly, with "
+            f"{ranks_per_row} devices per row ({rows_at_once} rows at once)",
+            fix="change hardware.count, hardware.ranks_per_row, "
+            "training.micro_batch_rows or training.tokens_per_step",
         )
-    return rows_per_step // (groups * at_once)
+    return rows_per_step // (groups * rows_at_once)
 
 
 def nearest_multiple(tokens_per_step: int, *, row_tokens: int) -> int:
@@ -406,19 +450,26 @@ def nearest_multiple(tokens_per_step: int, *, row_tokens: int) -> int:
 
 @cache
 def preset(name: str) -> Mapping[str, tuple[Any, str]]:
-    """Return each key of a preset with its value and the source of it. Raises RecipeError for an unknown name."""
-    presets = yaml.safe_load(
-        Path(__file__).with_name("presets.yaml").read_text(encoding="utf-8")
-    )
+    """Return each key of a preset with its value and the source of it.
+
+    Raises RecipeError for an unknown name.
+    """
+    path = Path(__file__).with_name("presets.yaml")
+    presets = yaml.safe_load(path.read_text(encoding="utf-8"))
     if name not in presets:
         raise RecipeError(
-            f"--preset {name!r}: unknown preset; choose from {', '.join(presets)}"
+            where="--preset",
+            value=repr(name),
+            problem="is not known",
+            fix=f"choose from {', '.join(presets)}",
         )
-    return {
-        key: (tuple(value) if isinstance(value, list) else value, source)
-        for source, keys in presets[name].items()
-        for key, value in keys.items()
-    }
+    values = {}
+    for source, keys in presets[name].items():
+        for key, value in keys.items():
+            # Recipes are frozen, so their lists are tuples.
+            frozen = tuple(value) if isinstance(value, list) else value
+            values[key] = (frozen, source)
+    return values
 
 
 # The fewest and the most tokens of a row for which the settings of a preset were
@@ -427,15 +478,16 @@ _PRESET_ROW_TOKENS: Final = {"paper-128k": (131_072, 131_072), "tiny": (1, 8_192
 
 
 def row_warning(name: str, row_tokens: int) -> list[str]:
-    """Return a warning where a preset was made for rows of another length, else nothing."""
-    fewest, most = _PRESET_ROW_TOKENS.get(name, (row_tokens, row_tokens))
-    if fewest <= row_tokens <= most:
+    """Return a warning where a preset was made for rows of another length."""
+    shortest, longest = _PRESET_ROW_TOKENS.get(name, (row_tokens, row_tokens))
+    if shortest <= row_tokens <= longest:
         return []
-    made_for = f"{most:,}" if fewest == most else f"up to {most:,}"
-    promise = "its batch size and learning rate are published for that length"
+    made_for = f"{longest:,}" if shortest == longest else f"up to {longest:,}"
     if name == "tiny":
-        times = row_tokens / most
+        times = row_tokens / longest
         promise = f"training takes at least {times:.0f} times its two minutes"
+    else:
+        promise = "its batch size and learning rate are published for that length"
     return [
         f"warning: preset {name} is made for rows of {made_for} tokens, and these have "
         f"{row_tokens:,}; {promise}"
@@ -451,17 +503,18 @@ def recipe_from(
     overrides: tuple[str, ...] = (),
 ) -> TrainRecipe:
     """Return the recipe of a preset, or of the defaults, over the user's data and model."""
-    unused = {"data.mix", "data.by"} if len(data.get("runs", ())) == 1 else set()
-    unused |= {"model.scratch"} if model is not None else set()
+    unused = set()
+    if len(data.get("runs", ())) == 1:
+        unused |= {"data.mix", "data.by"}
+    if model is not None:
+        unused.add("model.scratch")
     keys = preset(name) if name else {}
-    of_preset = [
+    preset_overrides = [
         f"{key}={json.dumps(value)}"
         for key, (value, _) in keys.items()
         if key not in unused
     ]
-    plain = {
-        "out": out,
-        "data": data,
-        **({} if model is None else {"model": {"path": model}}),
-    }
-    return TrainRecipe.from_dict(plain, overrides=[*of_preset, *overrides])
+    values: dict[str, Any] = {"out": out, "data": data}
+    if model is not None:
+        values["model"] = {"path": model}
+    return TrainRecipe.from_dict(values, overrides=[*preset_overrides, *overrides])
