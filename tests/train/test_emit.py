@@ -211,7 +211,11 @@ def test_what_a_trainer_cannot_do(
             "prolong",
             "attention=row (only sequence)",
         ),
-        (("training.precision=fp32",), "axolotl", "training.precision=fp32 (only bf16)"),
+        (
+            ("training.precision=fp32",),
+            "axolotl",
+            "training.precision=fp32 (only bf16)",
+        ),
         (("data.pack=8192",), "olmo", "data.pack=8192 (only null)"),
         (("hardware.ranks_per_row=4",), "trl", "hardware.ranks_per_row=4 (only 1)"),
     ],

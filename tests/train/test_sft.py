@@ -125,7 +125,10 @@ def test_checkpoints_of_another_recipe_or_other_data_are_refused(conversations, 
             {"data.chat": None, "data.runs": ["run"], "data.pack": None},
             r"set data\.chat and model\.path",
         ),
-        ({"model.lora_rank": 4}, r"--engine trl does not support model\.lora_rank=4"),
+        (
+            {"model.lora_rank": 4},
+            r"--engine trl: it does not support model\.lora_rank=4",
+        ),
         (
             {"memory.checkpointing": "offload"},
             r"memory\.checkpointing=offload \(only layers or none\)",

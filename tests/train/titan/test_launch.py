@@ -15,7 +15,7 @@ pytestmark = pytest.mark.heavy
         (
             "model.lora_rank",
             4,
-            r"--engine torchtitan does not support .*model\.lora_rank=4 \(only null\)",
+            r"--engine torchtitan: it does not support .*model\.lora_rank=4 \(only null\)",
         ),
         (
             "memory.checkpointing",
