@@ -14,13 +14,12 @@ def test_text_is_written_as_utf_8_and_bytes_as_they_are(tmp_path):
 
 
 def test_a_place_that_cannot_be_is_told_with_its_cure(tmp_path):
-    with pytest.raises(
-        NextlongError, match="none is not a folder; create it or choose another path"
-    ):
-        write(tmp_path / "none" / "a", "")
-    (tmp_path / "folder").mkdir()
-    with pytest.raises(
-        NextlongError,
-        match="folder cannot be written: Is a directory; choose another path",
-    ):
-        write(tmp_path / "folder", "")
+    missing = tmp_path / "none" / "a"
+    with pytest.raises(NextlongError, match="folder") as caught:
+        write(missing, "")
+    assert caught.value.where == str(missing)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(NextlongError, match="Is a directory") as caught:
+        write(folder, "")
+    assert caught.value.where == str(folder)

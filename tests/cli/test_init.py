@@ -352,7 +352,7 @@ def test_documents_of_two_chunks_are_left_to_longer_ones_and_the_price_is_said(f
     (folder / "a.jsonl").write_text("\n".join(rows))
     new = new_recipe(folder / "my.yaml", ["a.jsonl"], tokenizer="400")
     assert new.recipe.compose.min_meta_chunks == 3
-    least = new.proposal.least
+    least = new.proposal.min_chunks
     assert (round(least.documents), round(least.extendable)) == (100, 300)
     assert least.share == pytest.approx(0.2)
     assert least.share_of_all == pytest.approx((200 / 2 + 100 / 5) / 300)
@@ -362,7 +362,10 @@ def test_documents_of_two_chunks_are_left_to_longer_ones_and_the_price_is_said(f
     for kept in (rows[:500], rows[500:]):
         (folder / "b.jsonl").write_text("\n".join(kept))
         new = new_recipe(folder / "my.yaml", ["b.jsonl"], tokenizer="400")
-        assert (new.recipe.compose.min_meta_chunks, new.proposal.least) == (2, None)
+        assert (new.recipe.compose.min_meta_chunks, new.proposal.min_chunks) == (
+            2,
+            None,
+        )
 
 
 def test_with_a_tokenizer_of_its_own_no_length_is_proposed_that_a_run_warns_of(
@@ -408,7 +411,7 @@ def write_tokenizer(path, special):
     ],
 )
 def test_so_many_names_are_listed_that_none_is_hidden_for_nothing(count, said):
-    assert first_few(list("abcdefg")[:count], most=3) == said
+    assert first_few(list("abcdefg")[:count], max_names=3) == said
 
 
 def of(path, **keys):

@@ -21,6 +21,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.cli import main
 from nextlong.recipe import Recipe
+from nextlong.recipe.text import preset_path
 
 TEXTS = [
     "\n".join(
@@ -117,10 +118,7 @@ def test_init_says_what_to_mend_before_a_run(call, tmp_path):
     code, out, err = call("init", tmp_path / "my.yaml", tmp_path / "a.jsonl.gz")
     assert code == 2
     assert "a.jsonl.gz cannot be read: " in out
-    assert (
-        f"{tmp_path}/my.yaml was written, but `nextlong run` would refuse its files"
-        in " ".join(err.split())
-    )
+    assert err.startswith(f"error: {tmp_path}/my.yaml: ")
     assert Recipe.load(tmp_path / "my.yaml").ingest.sources[0].path == str(
         tmp_path / "a.jsonl.gz"
     )
@@ -136,7 +134,7 @@ def test_init_passes_over_a_bad_line_and_refuses_more_than_a_run_takes(call, tmp
     )
     assert code == 0
     assert "text column 'body', id column 'uid'" in out
-    assert "1 record would be rejected (0.2%)" in " ".join(out.split())
+    assert "rejected (0.2%)" in out
     (tmp_path / "b.jsonl").write_text("\n".join([*lines, *["{broken"] * 20]))
     assert (
         call("init", tmp_path / "b.yaml", tmp_path / "b.jsonl", "--tokenizer", "400")[0]
@@ -156,7 +154,7 @@ def test_init_refuses_a_tokenizer_that_is_not_there(call, tmp_path):
         "init", tmp_path / "my.yaml", "--tokenizer", tmp_path / "none.json"
     )
     assert code == 2
-    assert f"{tmp_path}/none.json does not exist; give a tokenizer.json" in err
+    assert f"{tmp_path}/none.json" in err
     assert not (tmp_path / "my.yaml").exists()
 
 
@@ -164,11 +162,8 @@ def test_init_writes_a_recipe_that_loads(call, tmp_path):
     path = tmp_path / "my.yaml"
     code, out, err = call("init", path)
     assert (code, err) == (0, "")
-    wanted = (
-        "no documents were found in its folder: set ingest.sources to the path of yours"
-    )
-    assert out == f"wrote {path}; {wanted}, then: nextlong run {path}\n"
-    assert path.read_text().startswith("# A recipe of nextlong.")
+    assert out.startswith(f"wrote {path}; ")
+    assert out.endswith(f" nextlong run {path}\n")
     assert Recipe.load(path).run_dir == str(tmp_path / "runs/my")
 
 
@@ -177,10 +172,7 @@ def test_init_names_the_column_of_ids_only_where_it_found_one(call, tmp_path):
         "".join(json.dumps({"text": text}) + "\n" for text in TEXTS)
     )
     out = call("init", tmp_path / "a.yaml", tmp_path / "without.jsonl")[1]
-    assert (
-        "without: text column 'text', no id column: documents are named file:line"
-        in out
-    )
+    assert "without: text column 'text', no id" in out
     assert " id: " not in (tmp_path / "a.yaml").read_text()
     (tmp_path / "with.jsonl").write_text(
         "".join(
@@ -215,10 +207,7 @@ def test_a_recipe_that_init_wrote_runs_from_another_folder(call, tmp_path, monke
     assert out.startswith("80 documents, ")
     code, _, err = call("init", "other.yaml", "tides.jsonl")
     assert code == 2
-    assert (
-        err
-        == f"error: FILE='{tmp_path}/sub/tides.jsonl' does not exist; correct the path\n"
-    )
+    assert err.startswith(f"error: FILE='{tmp_path}/sub/tides.jsonl' ")
     assert (
         call("init", "other.yaml", "../tides.jsonl", "--preset", "quickstart")[0] == 2
     )
@@ -257,7 +246,8 @@ def test_init_tells_the_columns_that_it_found_and_full_writes_every_key(call, tm
 def test_a_preset_is_copied_as_it_is(call, tmp_path, option):
     code, _, err = call("init", tmp_path / "my.yaml", "--preset", "quickstart", *option)
     assert code == 2
-    assert f"--preset copies a recipe unchanged; remove {option[0]}" in err
+    assert err.startswith("error: --preset: ")
+    assert f"remove {option[0]}" in err
 
 
 def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
@@ -265,10 +255,7 @@ def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
     path.write_text("tokenizer: mine")
     code, out, err = call("init", path)
     assert (code, out) == (2, "")
-    assert (
-        err
-        == f"error: {path} exists; choose another name, or add --force to overwrite it\n"
-    )
+    assert err.startswith(f"error: {path}: it exists; ")
     assert path.read_text() == "tokenizer: mine"
     assert call("init", path, "--force")[0] == 0
     assert path.read_text() != "tokenizer: mine"
@@ -278,23 +265,20 @@ def test_init_where_nothing_can_be_written(call, tmp_path):
     (tmp_path / "file").touch()
     code, _, err = call("init", tmp_path / "file" / "my.yaml")
     assert code == 2
-    assert "my.yaml cannot be written" in err
+    assert err.startswith(f"error: {tmp_path}/file/my.yaml: ")
     code, _, err = call("init", tmp_path, "--force")
     assert code == 2
-    assert "is a folder; RECIPE is the file to write" in " ".join(err.split())
+    assert err.startswith(f"error: {tmp_path}: it is a folder; ")
 
 
 def test_init_copies_a_preset_with_its_comments(call, tmp_path):
     path = tmp_path / "my.yaml"
     assert call("init", path, "--preset", "paper-128k")[0] == 0
-    assert path.read_text().startswith("# NExtLong as in the paper")
+    assert path.read_text() == preset_path("paper-128k").read_text()
     assert Recipe.load(path).compose.target_tokens == 131_072
     code, _, err = call("init", tmp_path / "other.yaml", "--preset", "paper")
     assert code == 2
-    assert err == (
-        "error: preset=paper is unknown; choose one of: paper-128k, paper-512k, "
-        "paper-64k, quickstart\n"
-    )
+    assert err.startswith("error: preset=paper is unknown; ")
     assert not (tmp_path / "other.yaml").exists()
 
 
@@ -492,10 +476,7 @@ def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
     ):
         code, out, err = call(*command)
         assert (code, out) == (2, "")
-        assert (
-            err
-            == f"error: {new}/x.svg cannot be written: {new} is not a folder; create it or choose another path\n"
-        )
+        assert err.startswith(f"error: {new}/x.svg: ")
     assert not new.exists()
     assert not (folder / "run/variants/position=head.json").exists()
 
@@ -659,15 +640,13 @@ def test_documents_are_never_overwritten_by_a_recipe(call, tmp_path):
         code, _, err = call("init", tmp_path / name, "--force")
         assert code == 2
         path = tmp_path / name
-        told = f"{path} is the name of a data file, not of a recipe; use: nextlong init my.yaml {path}"
-        assert err == f"error: {told}\n"
+        assert err.startswith(f"error: {path}: ")
+        assert err.endswith(f": nextlong init my.yaml {path}\n")
     named_like_a_recipe = tmp_path / "a.json"
     named_like_a_recipe.write_text('[{"text": "compose"}]')
     code, _, err = call("init", named_like_a_recipe, "--force")
-    assert (code, err) == (
-        2,
-        f"error: {named_like_a_recipe} is not a recipe, so it is not overwritten; choose another name\n",
-    )
+    assert code == 2
+    assert err.startswith(f"error: {named_like_a_recipe}: ")
     assert documents.read_text() == '{"text": "word"}\n'
 
 

@@ -1,4 +1,4 @@
-"""Columns: judge the columns of the files of a source, and describe the source for `init`."""
+"""Columns: judge the columns of a source's files, and describe it for `init`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from nextlong.reading.listing import list_files
 from nextlong.recipe import Source
 from nextlong.text import first_sentence
 
-MAX_FILES: Final = (
-    8  # read per suffix; a folder with no more files may become one source per file
-)
+# Read per suffix; a folder with no more files may become one source per file.
+MAX_FILES: Final = 8
 
 _KINDS: Final = (
     (bool, "a boolean"),
@@ -34,8 +33,9 @@ _KINDS: Final = (
     (list, "a list"),
     (dict, "an object"),
 )
-_ENCODED_FILES: Final = 64  # of which the encoding is judged
-_ENCODED_BYTES: Final = 64 << 10  # of each
+# The encoding of a source is judged by so many files, and by so many bytes of each.
+_ENCODED_FILES: Final = 64
+_ENCODED_BYTES: Final = 64 << 10
 _NOT_ASCII: Final = bytes(range(128, 256))
 _EXAMPLE_WORDS: Final = 6
 _EXAMPLE_CHARS: Final = 40
@@ -49,7 +49,8 @@ class FileLook:
     """The columns of a file according to a sample of its records."""
 
     file: InputFile
-    has_columns: bool = True  # plain text and pages are documents as they are
+    # Plain text and pages have none: they are documents as they are.
+    has_columns: bool = True
     problem: str = ""  # why it cannot be read
     columns: ColumnChoice = field(default_factory=ColumnChoice)
     # Of each column, how a value begins.
@@ -73,9 +74,10 @@ class FileLook:
     def suffix(self) -> str:
         """The suffix of the file, with that of its compression."""
         stem, last = posixpath.splitext(self.file.name)
-        return (
-            posixpath.splitext(stem)[1] + last if last.lower() in COMPRESSIONS else last
-        )
+        if last.lower() not in COMPRESSIONS:
+            return last
+        _, inner = posixpath.splitext(stem)
+        return inner + last
 
 
 @lru_cache(maxsize=64)
@@ -93,15 +95,22 @@ def forget_files() -> None:
 
 
 def looks_into(path: str) -> list[FileLook]:
-    """Inspect some files of each suffix of a source; return none if it is remote or has no file."""
+    """Inspect some files of each suffix of a source.
+
+    Returns none if it is remote or has no file.
+    """
+    if "://" in path:
+        return []
     try:
-        files = () if "://" in path else files_of(path)
+        files = files_of(path)
     except CorpusError:
         return []
     by_suffix: dict[str, list[InputFile]] = {}
     for file in files:
         by_suffix.setdefault(FileLook(file).suffix, []).append(file)
-    chosen = [file for of_suffix in by_suffix.values() for file in _spread(of_suffix)]
+    chosen: list[InputFile] = []
+    for files_of_suffix in by_suffix.values():
+        chosen += _spread(files_of_suffix, MAX_FILES)
     max_bytes = _SAMPLE_BYTES // max(1, len(chosen))
     encoding = _encoding_of(files).name
     looks = [_look_at(file, max_bytes, encoding) for file in chosen]
@@ -110,17 +119,18 @@ def looks_into(path: str) -> list[FileLook]:
     return _agreed(looks)
 
 
-def _spread(files: Sequence[InputFile], most: int = MAX_FILES) -> list[InputFile]:
-    """Return at most `most` of the files, spread over them."""
-    count = min(len(files), most)
-    return [files[number * len(files) // count] for number in range(count)]
+def _spread(files: Sequence[InputFile], max_files: int) -> list[InputFile]:
+    """Return at most so many of the files, spread over them."""
+    count = min(len(files), max_files)
+    return [files[index * len(files) // count] for index in range(count)]
 
 
 @dataclass(frozen=True)
 class _Encoding:
     """The encoding of a source's text files, None for UTF-8 or several encodings.
 
-    `example` is some text in it, `others` are files that are not UTF-8 beside some that are.
+    `example` is some text in it; `others` are files that are not UTF-8 beside some that
+    are.
     """
 
     name: str | None = None
@@ -131,35 +141,45 @@ class _Encoding:
 @lru_cache(maxsize=64)
 def _encoding_of(files: tuple[InputFile, ...]) -> _Encoding:
     """Judge the encoding of files by the heads of some of them."""
-    text_files = [file for file in files if _is_plain_text(file)]
     others: list[InputFile] = []
     heads: list[bytes] = []
     has_utf8 = False
-    for file in _spread(text_files, _ENCODED_FILES) if text_files else ():
+    text_files = [file for file in files if _is_plain_text(file)]
+    for file in _spread(text_files, _ENCODED_FILES):
         try:
             head = _telling_bytes(file)
         except UNREADABLE:
             continue
-        if unicode_encoding_of(head):
-            heads.append(head)
-            others.append(file)
-        elif not head.isascii() and not compression_in(head):
+        is_utf16_or_32 = unicode_encoding_of(head) != ""
+        if not is_utf16_or_32:
+            # ASCII fits every encoding, and compressed bytes are no text.
+            if head.isascii() or compression_in(head):
+                continue
             if is_mostly_utf8(head):
                 has_utf8 = True
-            else:
-                heads.append(head)
-                others.append(file)
+                continue
+        heads.append(head)
+        others.append(file)
     if not others or has_utf8:
         return _Encoding(others=tuple(others))
     name = guess_encoding(max(heads, key=len))
-    text = heads[0].decode(name, "replace")
-    words = [word for word in text.split() if not word.isascii()] or text.split()
-    words = list(dict.fromkeys(words))
-    return _Encoding(name, " ".join(words[:_EXAMPLE_WORDS])[:_EXAMPLE_CHARS])
+    return _Encoding(name, example=_example_text(heads[0].decode(name, "replace")))
+
+
+def _example_text(text: str) -> str:
+    """Return words of a text by which a reader sees whether its encoding is right."""
+    words = text.split()
+    # Words of ASCII look right in every encoding.
+    telling = [word for word in words if not word.isascii()] or words
+    distinct = list(dict.fromkeys(telling))
+    return " ".join(distinct[:_EXAMPLE_WORDS])[:_EXAMPLE_CHARS]
 
 
 def _telling_bytes(file: InputFile) -> bytes:
-    """Return bytes of a file that tell its encoding: its head, or later ones that are not ASCII."""
+    """Return bytes of a file that tell its encoding.
+
+    Its head, or later bytes that are not ASCII.
+    """
     head, read_bytes = read_head(file, _ENCODED_BYTES)
     if read_bytes == file.bytes:
         return head
@@ -167,8 +187,10 @@ def _telling_bytes(file: InputFile) -> bytes:
     head = head.rstrip(_NOT_ASCII)
     if not head.isascii() or compression_of(file.name):
         return head
+    middle = file.bytes // 2
+    last = max(0, file.bytes - _ENCODED_BYTES)
     with open_binary(file.path) as stream:
-        for start in (file.bytes // 2, max(0, file.bytes - _ENCODED_BYTES)):
+        for start in (middle, last):
             stream.seek(start)
             later = stream.read(_ENCODED_BYTES).strip(_NOT_ASCII)
             if not later.isascii():
@@ -182,14 +204,15 @@ def _is_plain_text(file: InputFile) -> bool:
 
 
 def _agreed(looks: Sequence[FileLook]) -> list[FileLook]:
-    """Return the looks with the most frequent text column first, where it can be the text.
+    """Return the looks with the most frequent text column first.
 
-    Files of one source may differ by chance in which of two columns is longer.
+    Where it can be the text. Files of one source may differ by chance in which of two
+    columns is longer.
     """
     texts = Counter(look.text for look in looks if look.text)
     if len(texts) < 2:
         return list(looks)
-    common = texts.most_common(1)[0][0]
+    [(common, _)] = texts.most_common(1)
     return [replace(look, columns=look.columns.preferring(common)) for look in looks]
 
 
@@ -215,15 +238,15 @@ def _look_at(file: InputFile, max_bytes: int, encoding: str | None) -> FileLook:
 
 
 def _documents_in(record: Mapping[str, Any]) -> str:
-    """Return the jq path of several objects in a record that may be documents, "" for none.
+    """Return the jq path of objects in a record that may be documents, "" for none.
 
     JSON of a whole data set is `{"data": [{…}, …]}`, or an object for each id.
     """
-    sizes = {
-        name: sum(isinstance(item, dict) for item in value)
-        for name, value in record.items()
-        if isinstance(value, list)
-    }
+    sizes = {}
+    for name, value in record.items():
+        if isinstance(value, list):
+            objects = [item for item in value if isinstance(item, dict)]
+            sizes[name] = len(objects)
     largest = max(sizes, key=lambda name: sizes[name], default="")
     if largest and sizes[largest] > 1:
         return f".[{json.dumps(largest, ensure_ascii=False)}][]"
@@ -232,7 +255,10 @@ def _documents_in(record: Mapping[str, Any]) -> str:
 
 
 def _examples(records: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return how a value of each column begins, in one line, with the type of what is no string."""
+    """Return how a value of each column begins, in one line.
+
+    A value that is no string has its type before it.
+    """
     values: dict[str, Any] = {}
     for record in records:
         for path, value in paths_of(record):
@@ -253,40 +279,63 @@ def _example(value: Any) -> str:
 
 
 def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
-    """Yield notes on a source from the inspected files: its columns first, then problems."""
+    """Yield notes on a source from the inspected files: its columns, then problems."""
     if "://" in source.path:
-        yield f"{source.label}: remote, not read; text column {source.text!r} and id column {source.id!r} are guesses"
+        yield (
+            f"{source.label}: remote, not read; text column {source.text!r} and id "
+            f"column {source.id!r} are guesses"
+        )
         return
     tables = [look for look in looks if look.has_columns]
     if not tables:
         yield f"{source.label}: each file or page is one document"
     elif all(look.problem for look in tables):
-        yield f"{source.label}: no file could be read; text column {source.text!r} is a guess"
-    else:
-        is_known = any(look.text for look in tables)
-        guess = "" if is_known else " is a guess, because no column looks like text"
-        yield f"{source.label}: text column {source.text!r}{guess}, {_id_note(source, tables)}"
-        first = next((look for look in tables if look.text), tables[0])
-        for note in _text_notes(first.columns):
-            yield f"{source.label}: {note}"
-        examples = next((look.examples for look in tables if look.examples), {})
-        has_ids = "id" in source.model_fields_set or any(
-            look.columns.repeating for look in tables
+        yield (
+            f"{source.label}: no file could be read; text column {source.text!r} is a "
+            "guess"
         )
-        if not is_known or (len(examples) > 1 and not has_ids):
-            yield f"{source.label}: columns: {', '.join(f'{name} ({value})' for name, value in examples.items())}"
+    else:
+        yield from _column_notes(source, tables)
     yield from _encoding_notes(source)
     yield from _size_notes(source, looks)
     if 0 < len(tables) < len(looks):
         names = _file_names(look for look in looks if not look.has_columns)
         yield f"{source.label}: {names}: each file or page is one document"
-    # By suffix and reason: one note for all files with the same problem.
+    yield from _problem_notes(source, looks)
+    others = [look for look in tables if look.text not in (None, source.text)]
+    for column in dict.fromkeys(look.text for look in others):
+        files = _file_names(look for look in others if look.text == column)
+        yield (
+            f"{source.label}: {files}: the text seems to be in {column!r}; make them a "
+            "separate source"
+        )
+
+
+def _column_notes(source: Source, tables: Sequence[FileLook]) -> Iterator[str]:
+    """Yield which columns hold the text and the ids, and what else they could be."""
+    has_text = any(look.text for look in tables)
+    guess = "" if has_text else " is a guess, because no column looks like text"
+    ids = _id_note(source, tables)
+    yield f"{source.label}: text column {source.text!r}{guess}, {ids}"
+    first = next((look for look in tables if look.text), tables[0])
+    for note in _text_notes(first.columns):
+        yield f"{source.label}: {note}"
+    # All columns are shown where the user may have to name another one.
+    examples = next((look.examples for look in tables if look.examples), {})
+    has_repeating = any(look.columns.repeating for look in tables)
+    has_ids = "id" in source.model_fields_set or has_repeating
+    if not has_text or (len(examples) > 1 and not has_ids):
+        shown = ", ".join(f"{name} ({value})" for name, value in examples.items())
+        yield f"{source.label}: columns: {shown}"
+
+
+def _problem_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
+    """Yield why files cannot be read: one note for all files of a suffix alike."""
     alike: dict[tuple[str, str], list[FileLook]] = {}
     for look in looks:
         if look.problem:
-            reason = look.problem.replace(look.file.path, "").replace(
-                look.file.name, ""
-            )
+            reason = look.problem.replace(look.file.path, "")
+            reason = reason.replace(look.file.name, "")
             alike.setdefault((look.suffix, reason), []).append(look)
     for first, *more in alike.values():
         message = first.problem
@@ -294,17 +343,12 @@ def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
             message = (
                 f"{first.file.path} cannot be read: {message}; repair or remove it"
             )
-        yield f"{source.label}: {message}" + (
-            f" (also {_file_names(more)})" if more else ""
-        )
-    others = [look for look in tables if look.text not in (None, source.text)]
-    for column in dict.fromkeys(look.text for look in others):
-        files = _file_names(look for look in others if look.text == column)
-        yield f"{source.label}: {files}: the text seems to be in {column!r}; make them a separate source"
+        also = f" (also {_file_names(more)})" if more else ""
+        yield f"{source.label}: {message}{also}"
 
 
 def _size_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
-    """Yield which files hold no records, and that a file holds its documents in one record."""
+    """Yield which files hold no records, and which holds documents in one record."""
     empty = [look for look in looks if look.is_empty and not look.problem]
     if empty:
         yield f"{source.label}: no records in {_file_names(empty)}"
@@ -326,17 +370,24 @@ def _encoding_notes(source: Source) -> Iterator[str]:
     encoding = _encoding_of(files)
     if encoding.name is not None:
         yield (
-            f"{source.label}: the text is not UTF-8; encoding {encoding.name!r} was guessed, in which it "
-            f"reads “{encoding.example}”; if that is wrong, set another encoding"
+            f"{source.label}: the text is not UTF-8; encoding {encoding.name!r} was "
+            f"guessed, in which it reads “{encoding.example}”; if that is wrong, set "
+            "another encoding"
         )
     elif encoding.others:
-        names = first_few([file.name for file in encoding.others], most=_NAMED_FILES)
-        cure = "convert them, or make them a source of their own with an encoding"
-        yield f"{source.label}: some files are not UTF-8: {names}; {cure}"
+        names = [file.name for file in encoding.others]
+        shown = first_few(names, max_names=_NAMED_FILES)
+        yield (
+            f"{source.label}: some files are not UTF-8: {shown}; convert them, or make "
+            "them a source of their own with an encoding"
+        )
 
 
 def _text_notes(columns: ColumnChoice) -> Iterator[str]:
-    """Yield what the chosen column holds if not strings, which columns compete, and which cannot be the text."""
+    """Yield which columns cannot be the text, and what speaks for the chosen one.
+
+    What it holds if not strings, and which columns compete with it.
+    """
     for name, kind in columns.not_text:
         yield f"column {name!r} cannot be the text: it holds {kind}"
     if columns.text is None:
@@ -346,11 +397,14 @@ def _text_notes(columns: ColumnChoice) -> Iterator[str]:
         yield f"{chosen.name!r} {chosen.holds}"
     rivals = columns.rivals(chosen.name)[:_SHOWN_RIVALS]
     if rivals:
-        others = ", ".join(f"{one.name!r} ({one.mean_chars:,.0f})" for one in rivals)
+        others = ", ".join(
+            f"{rival.name!r} ({rival.mean_chars:,.0f})" for rival in rivals
+        )
         other = rivals[0].name
         yield (
-            f"{chosen.name!r} ({chosen.mean_chars:,.0f} characters on average) was preferred to {others}; "
-            f"to change that, set text: {other}, or join columns with text: [{other}, {chosen.name}]"
+            f"{chosen.name!r} ({chosen.mean_chars:,.0f} characters on average) was "
+            f"preferred to {others}; to change that, set text: {other}, or join "
+            f"columns with text: [{other}, {chosen.name}]"
         )
     title = columns.title(chosen.name)
     if title is not None:
@@ -361,17 +415,24 @@ def _text_notes(columns: ColumnChoice) -> Iterator[str]:
 def _id_note(source: Source, tables: Sequence[FileLook]) -> str:
     if "id" in source.model_fields_set:
         return f"id column {source.id!r}"
-    repeated = (look.columns.repeating for look in tables)
-    repeating = next(filter(None, repeated), None)
-    if repeating is None:
+    for look in tables:
+        if look.columns.repeating is not None:
+            column, value = look.columns.repeating
+            break
+    else:
         return "no id column: documents are named file:line"
-    column, value = repeating
     if column == source.id:
-        return f"id column {column!r} with duplicates ({value!r} occurs twice): make the ids unique, or name another column"
-    return f"no id column, because {column!r} has duplicates ({value!r} occurs twice): documents are named file:line"
+        return (
+            f"id column {column!r} with duplicates ({value!r} occurs twice): make the "
+            "ids "
+            "unique, or name another column"
+        )
+    return (
+        f"no id column, because {column!r} has duplicates ({value!r} occurs twice): "
+        "documents are named file:line"
+    )
 
 
 def _file_names(looks: Iterable[FileLook]) -> str:
-    return first_few(
-        [posixpath.basename(look.file.path) for look in looks], most=_NAMED_FILES
-    )
+    names = [posixpath.basename(look.file.path) for look in looks]
+    return first_few(names, max_names=_NAMED_FILES)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nextlong.errors import NextlongError
+from nextlong.errors import NextlongError, RecipeError
 from nextlong.report import tables
 
 if TYPE_CHECKING:
@@ -18,14 +18,21 @@ if TYPE_CHECKING:
 
 
 def check_installed(command: str, *names: str, extra: str) -> None:
-    """Raise NextlongError with the extra to install if packages are missing; none of them is imported."""
-    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
+    """Raise NextlongError with the extra to install if packages are missing.
+
+    None of them is imported.
+    """
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
         raise NextlongError(
-            f"{command} needs {', '.join(missing)}; pip install 'nextlong[{extra}]'"
+            where=command,
+            problem=f"it needs {', '.join(missing)}",
+            fix=f"pip install 'nextlong[{extra}]'",
         )
 
 
-console = tables.PipeConsole  # what commands print to
+# What commands print to.
+console = tables.PipeConsole
 
 
 def reporter(*, stderr: bool = False) -> Reporter:
@@ -40,16 +47,16 @@ def present(
     plain: Any,
     shown: str | Callable[[tables.PipeConsole], object] | None = None,
 ) -> None:
-    """Print the result of a command: with `--json` plain data (or the result of calling it), else a message or a printing function.
+    """Print the result of a command.
 
-    Without `shown`, the command has printed its result itself.
+    plain: the result of `--json`, or a function that returns it
+    shown: a message, or a function that prints to a console; None if the command has
+        printed its result itself
     """
-    if args.json:  # progress and notes go to standard error then
-        print(
-            json.dumps(
-                plain() if callable(plain) else plain, indent=1, ensure_ascii=False
-            )
-        )
+    # With --json, progress and notes go to standard error.
+    if args.json:
+        data = plain() if callable(plain) else plain
+        print(json.dumps(data, indent=1, ensure_ascii=False))
     elif isinstance(shown, str):
         tables.say(shown, console())
     elif shown is not None:
@@ -57,38 +64,56 @@ def present(
 
 
 def absolute(path: str | Path) -> str:
-    """Return an absolute path; symbolic links are kept, because the user knows their names and not those of their targets."""
+    """Return an absolute path.
+
+    Symbolic links are kept, because the user knows their names and not those of their
+    targets.
+    """
     return os.path.normpath(Path(path).expanduser().absolute())
 
 
-def first_few(names: Sequence[str], *, most: int) -> str:
+def first_few(names: Sequence[str], *, max_names: int) -> str:
     """Return the first names and the number of the others."""
-    more = len(names) - most
-    return (
-        ", ".join(names) if more < 2 else f"{', '.join(names[:most])} and {more} more"
-    )
+    others = len(names) - max_names
+    # "and 1 more" would be no shorter than the last name.
+    if others < 2:
+        return ", ".join(names)
+    return f"{', '.join(names[:max_names])} and {others} more"
 
 
 def write(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:
-    """Write a file that the user named; text as UTF-8. Raises NextlongError if that is not possible."""
+    """Write a file that the user named; text as UTF-8.
+
+    Raises NextlongError if that is not possible.
+    """
     if path.exists() and not overwrite:
-        raise NextlongError(
-            f"{path} exists; choose another name, or add --force to overwrite it"
-        )
+        raise already_exists(path)
     check_folder_of(path)
+    data = content.encode("utf-8") if isinstance(content, str) else content
     try:
-        path.write_bytes(
-            content.encode("utf-8") if isinstance(content, str) else content
-        )
+        path.write_bytes(data)
     except OSError as error:
         raise NextlongError(
-            f"{path} cannot be written: {error.strerror}; choose another path"
+            where=path,
+            problem=f"it cannot be written: {error.strerror}",
+            fix="choose another path",
         ) from None
 
 
+def already_exists(path: Path) -> RecipeError:
+    """Return the error for a file that must not be overwritten."""
+    return RecipeError(
+        where=path,
+        problem="it exists",
+        fix="choose another name, or add --force to overwrite it",
+    )
+
+
 def check_folder_of(path: Path) -> None:
+    """Raise NextlongError unless the folder of a file to write exists."""
     if not path.parent.is_dir():
-        cure = "create it or choose another path"
         raise NextlongError(
-            f"{path} cannot be written: {path.parent} is not a folder; {cure}"
+            where=path,
+            problem=f"it cannot be written: {path.parent} is not a folder",
+            fix="create it or choose another path",
         )

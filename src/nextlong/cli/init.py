@@ -1,21 +1,24 @@
-"""The command `nextlong init`: write the first recipe for a user's files, with paths relative to the recipe.
+"""The command `nextlong init`: write the first recipe for a user's files.
 
-It proposes the longest context length (a power of two) for which the corpus and its documents are large enough, a number of
-sequences that uses each chunk about twice, shorter chunks if few documents have two, and as many chunks of a meta-document as
-avoid the warning `few-meta-chunks`.
+In:  files and folders, or what lies beside the recipe.
+Out: a recipe whose paths are relative to it, and notes on what was found.
+
+It proposes the longest context length (a power of two) for which the corpus and its
+documents are large enough, a number of sequences that uses each chunk about twice,
+shorter chunks if few documents have two, and as many chunks of a meta-document as avoid
+the warning `few-meta-chunks`.
 """
 
 from __future__ import annotations
 
 import argparse
 import glob
-import itertools
 import math
 import os
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -34,7 +37,7 @@ from nextlong.cli.columns import (
     looks_into,
     source_notes,
 )
-from nextlong.cli.common import absolute, first_few, present, write
+from nextlong.cli.common import absolute, already_exists, first_few, present, write
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.ingest import allowing
 from nextlong.corpus.look import Look, look_at
@@ -74,6 +77,7 @@ _DATA_SUFFIXES: Final = (
     ".csv",
     ".tsv",
 )
+# Not part of a source's name.
 _OTHER_SUFFIXES: Final = (
     ".json",
     ".ndjson",
@@ -81,7 +85,7 @@ _OTHER_SUFFIXES: Final = (
     ".txt",
     ".md",
     *COMPRESSIONS,
-)  # not part of a source's name
+)
 # A .json file may be a recipe.
 _NEVER_RECIPES: Final = tuple(
     {*_DATA_SUFFIXES, *_OTHER_SUFFIXES, ".html", ".htm", ".warc"} - {".json"}
@@ -94,32 +98,34 @@ _RECIPE_HEAD_BYTES: Final = 1 << 16
 _OTHERS_FOLDERS: Final = frozenset(
     {"nextlong-demo", "nextlong-runs", "node_modules", "__pycache__"}
 )
-_OTHERS_FILES: Final = (INPUTS, "pyvenv.cfg")  # in a run directory, an environment
+# The first is in a run directory, the second in an environment.
+_OTHERS_FILES: Final = (INPUTS, "pyvenv.cfg")
 _MODEL_FILES: Final = frozenset(
     {"tokenizer.json", "tokenizer_config.json", "config.json"}
 )
-_NAMES_LOOKED_AT: Final = 10_000  # in a folder, until one is that of a document
+_MAX_NAMES: Final = 10_000  # in a folder, looked at until one is that of a document
 _VOCABULARY: Final = 32_000
 _NAMED_FILES: Final = 3  # in a sentence, and rejected records
 
-_MIN_TOKENS, _MAX_TOKENS = 1_024, 131_072  # of a sequence
+_MIN_TOKENS: Final = 1_024  # of a sequence
+_MAX_TOKENS: Final = 131_072
 _MIN_EXTENDABLE: Final = 0.1  # of the documents, which have two chunks or more
 _MIN_LEFT: Final = 0.1  # of the extendable documents, by compose.min_meta_chunks
 _FEW_EXTENDABLE: Final = 0.25  # of the documents, which is worth a note
-_ROOM: Final = (
-    4  # a sequence is this many times as long as the median extended document
-)
+# A sequence is this many times as long as the median extended document.
+_ROOM: Final = 4
 _DOCUMENTS_PER_CHUNK: Final = 0.8  # in a sequence; 0.46 to 0.81 in seven corpora
 _USES: Final = 2.0  # of a chunk, on average
 _MAX_SEQUENCES: Final = 1_000  # of a first run
 
 
 @dataclass(frozen=True)
-class _LeastChunks:
-    """The proposed compose.min_meta_chunks, and what it costs: documents with as many chunks, of those with two.
+class _MinChunks:
+    """The proposed compose.min_meta_chunks, and what it costs.
 
-    `share` of the tokens are expected after the last meta-chunk; `share_of_all` if all documents with two chunks were
-    extended.
+    documents: those with as many chunks, of the `extendable` ones, which have two
+    share: the tokens expected after the last meta-chunk
+    share_of_all: the same, if all documents with two chunks were extended
     """
 
     meta_chunks: int
@@ -140,7 +146,7 @@ class _LeastChunks:
 
 @dataclass(frozen=True)
 class _Proposal:
-    """Lengths and numbers, and the approximate number of documents and tokens that they follow from."""
+    """Lengths and numbers, and about how many documents and tokens they follow from."""
 
     target_tokens: int
     sequences: int
@@ -150,35 +156,39 @@ class _Proposal:
     rejects: int
     reject_share: float
     first_rejects: Sequence[Reject] = ()
-    least: _LeastChunks | None = None
+    min_chunks: _MinChunks | None = None
     few_extendable: str = ""
 
     def __str__(self) -> str:
         uses = self.sequences * self.target_tokens / self.tokens
         message = (
-            f"about {self.documents:,.0f} documents with {self.tokens:,.0f} tokens: {counted(self.sequences, 'sequence')} of "
-            f"{self.target_tokens:,} tokens, each chunk used {uses:.1f} times on average"
+            f"about {self.documents:,.0f} documents with {self.tokens:,.0f} tokens: "
+            f"{counted(self.sequences, 'sequence')} of {self.target_tokens:,} tokens, "
+            f"each chunk used {uses:.1f} times on average"
         )
         if not self.rejects:
             return message
+        rejected = f"{counted(self.rejects, 'record')} would be rejected"
+        message += f"; {rejected} ({self.reject_share:.1%})"
         examples = ", ".join(
             f"{reject.file}:{reject.line} ({reject.reason})"
             for reject in self.first_rejects
         )
-        such_as = (
-            f"{', such as' if self.rejects > len(self.first_rejects) else ':'} {examples}"
-            if examples
-            else ""
-        )
-        return f"{message}; {counted(self.rejects, 'record')} would be rejected ({self.reject_share:.1%}){such_as}"
+        if not examples:
+            return message
+        if self.rejects > len(self.first_rejects):
+            return f"{message}, such as {examples}"
+        return f"{message}: {examples}"
 
 
 @dataclass(frozen=True)
-class _NewRecipe:
-    """A first recipe, the proposal in it (None: files unreadable), and its sources, given or found in the folder `beside`.
+class NewRecipe:
+    """A first recipe, the proposal in it, and its sources.
 
-    `problem` is why its files give no documents, "" if they do. `unused` are the folders with documents beside the recipe that
-    are no source.
+    proposal: None if the files are unreadable
+    problem: why its files give no documents, "" if they do
+    sources: given by the user, or found in the folder `beside`
+    unused: the folders with documents beside the recipe that are no source
     """
 
     recipe: Recipe
@@ -190,175 +200,190 @@ class _NewRecipe:
 
 
 def init(args: argparse.Namespace) -> None:
-    path: Path = args.recipe
-    # Documents are never overwritten.
+    """Run the command."""
+    _check_may_write(args.recipe, is_forced=args.force)
+    if args.preset is not None:
+        _copy_preset(args)
+    else:
+        _write_new_recipe(args)
+
+
+def _check_may_write(path: Path, *, is_forced: bool) -> None:
+    """Refuse a recipe's path that is no recipe's; documents are never overwritten."""
     if path.name.lower().endswith(_NEVER_RECIPES):
         raise RecipeError(
-            f"{path} is the name of a data file, not of a recipe; use: nextlong init my.yaml {path}"
+            where=path,
+            problem="it is the name of a data file, not of a recipe",
+            fix=f"use: nextlong init my.yaml {path}",
         )
     if path.is_dir():
         raise RecipeError(
-            f"{path} is a folder; RECIPE is the file to write: nextlong init my.yaml {path}"
+            where=path,
+            problem="it is a folder",
+            fix=f"RECIPE is the file to write: nextlong init my.yaml {path}",
         )
-    if path.exists() and not args.force:
-        raise RecipeError(
-            f"{path} exists; choose another name, or add --force to overwrite it"
-        )
-    if (
-        path.is_file()
-        and path.stat().st_size
-        and not _LIKE_A_RECIPE.search(path.read_bytes()[:_RECIPE_HEAD_BYTES])
-    ):
-        raise RecipeError(
-            f"{path} is not a recipe, so it is not overwritten; choose another name"
-        )
-    messages: list[str] = []
-    has_documents = is_readable = True
-    unused: Sequence[Path] = ()
-    if args.preset is not None:
-        if option := "--full" if args.full else "--tokenizer" if args.tokenizer else "":
-            raise NextlongError(
-                f"--preset copies a recipe unchanged; remove {option}, then edit the copy"
+    if path.exists() and not is_forced:
+        raise already_exists(path)
+    if path.is_file() and path.stat().st_size > 0:
+        head = path.read_bytes()[:_RECIPE_HEAD_BYTES]
+        if not _LIKE_A_RECIPE.search(head):
+            raise RecipeError(
+                where=path,
+                problem="it is not a recipe, so it is not overwritten",
+                fix="choose another name",
             )
-        if args.sources:
-            raise NextlongError(
-                "--preset has its own sources; remove the files, then edit ingest.sources in the copy"
-            )
-        write(path, preset_path(args.preset).read_text(encoding="utf-8"))
-        recipe = Recipe.load(path)
-    else:
-        new = new_recipe(path, args.sources, tokenizer=args.tokenizer)
-        recipe, has_documents, is_readable = (
-            new.recipe,
-            bool(new.sources),
-            _is_readable(new),
+
+
+def _copy_preset(args: argparse.Namespace) -> None:
+    path: Path = args.recipe
+    option = ""
+    if args.full:
+        option = "--full"
+    elif args.tokenizer:
+        option = "--tokenizer"
+    if option:
+        raise NextlongError(
+            where="--preset",
+            problem="it copies a recipe unchanged",
+            fix=f"remove {option}, then edit the copy",
         )
-        heading = f"A recipe of nextlong. `nextlong plan {path}` estimates its cost, `nextlong run {path}` runs it.\n"
-        heading += "Relative paths start from the folder of this file."
-        if not args.full:
-            heading += "\nEvery other key has its default: `nextlong init --full` writes all keys, with their meaning."
-        given = [*args.sources, args.tokenizer or ""]
-        write(
-            path,
-            commented(
-                _with_relative_paths(recipe, path.parent, given),
-                heading=heading,
-                include="all" if args.full else "important",
-            ),
+    if args.sources:
+        raise NextlongError(
+            where="--preset",
+            problem="it has its own sources",
+            fix="remove the files, then edit ingest.sources in the copy",
         )
-        messages = list(notes(new))
-        unused = new.unused
-    named = [
+    write(path, preset_path(args.preset).read_text(encoding="utf-8"))
+    to_do = "check ingest.sources and tokenizer"
+    _present(
+        args,
+        Recipe.load(path),
+        has_documents=True,
+        notes=[],
+        written=_written(path, to_do),
+    )
+
+
+def _write_new_recipe(args: argparse.Namespace) -> None:
+    path: Path = args.recipe
+    new = new_recipe(path, args.sources, tokenizer=args.tokenizer)
+    has_documents = bool(new.sources)
+    is_refused = has_documents and not _is_readable(new)
+
+    given = [*args.sources, args.tokenizer or ""]
+    text = commented(
+        _with_relative_paths(new.recipe, path.parent, given),
+        heading=_heading(path, is_full=args.full),
+        include="all" if args.full else "important",
+    )
+    write(path, text)
+
+    to_do = "check ingest.sources and tokenizer"
+    if not has_documents and new.unused:
+        to_do = "no folder was chosen: set ingest.sources to the path of one"
+    elif not has_documents:
+        to_do = (
+            "no documents were found in its folder: set ingest.sources to the path of "
+            "yours"
+        )
+    _present(
+        args,
+        new.recipe,
+        has_documents=has_documents,
+        notes=list(notes(new)),
+        written="" if is_refused else _written(path, to_do),
+    )
+    if is_refused:
+        problem, fix = _refusal(new)
+        raise NextlongError(
+            where=path, problem=f"it was written, but {problem}", fix=fix
+        )
+
+
+def _heading(path: Path, *, is_full: bool) -> str:
+    heading = (
+        f"A recipe of nextlong. `nextlong plan {path}` estimates its cost, `nextlong "
+        f"run {path}` runs it.\n"
+        "Relative paths start from the folder of this file."
+    )
+    if is_full:
+        return heading
+    return (
+        f"{heading}\n"
+        "Every other key has its default: `nextlong init --full` writes all keys, with "
+        "their meaning."
+    )
+
+
+def _written(path: Path, to_do: str) -> str:
+    return f"wrote {path}; {to_do}, then: nextlong run {path}"
+
+
+def _present(
+    args: argparse.Namespace,
+    recipe: Recipe,
+    *,
+    has_documents: bool,
+    notes: Sequence[str],
+    written: str,
+) -> None:
+    sources = [
         source.model_dump(include={"path", "name", "text", "id"})
         for source in recipe.ingest.sources
     ]
-    outcome: Json = {"recipe": str(path), "run_dir": recipe.run_dir, "sources": named}
-    outcome |= {
+    outcome: Json = {
+        "recipe": str(args.recipe),
+        "run_dir": recipe.run_dir,
+        "sources": sources,
         "tokenizer": recipe.tokenizer.source or recipe.tokenizer.train,
         "has_documents": has_documents,
+        "notes": notes,
     }
-    is_refused, to_do = (
-        has_documents and not is_readable,
-        "check ingest.sources and tokenizer",
-    )
-    if not has_documents:
-        to_do = "no documents were found in its folder: set ingest.sources to the path of yours"
-        if unused:
-            to_do = "no folder was chosen: set ingest.sources to the path of one"
-    wrote = [] if is_refused else [f"wrote {path}; {to_do}, then: nextlong run {path}"]
-    present(args, {**outcome, "notes": messages}, "\n".join([*messages, *wrote]))
-    if is_refused:
-        raise NextlongError(f"{path} was written, but {_refusal(new)}")
+    lines = [*notes, written] if written else notes
+    present(args, outcome, "\n".join(lines))
 
 
 def new_recipe(
     recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str | None = None
-) -> _NewRecipe:
-    """Return a recipe for the sources `given`, else for the documents in the recipe's folder, else with an example path.
+) -> NewRecipe:
+    """Return a recipe for the sources `given`, or else for what lies beside it.
 
-    `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json in the
-    recipe's folder. Raises CorpusError for a source that does not exist, TokenizerError for an unusable tokenizer.
+    That are the documents in the recipe's folder; without any, an example path.
+    `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train;
+    by default the tokenizer.json in the recipe's folder. Raises CorpusError for a
+    source that does not exist, TokenizerError for an unusable tokenizer.
     """
     forget_files()
     folder = Path(absolute(recipe_path)).parent
-    sources = [
-        path if "://" in path else absolute(path) for path in given
-    ] or _sources_beside(folder)
-    for path in sources if given else ():
-        if "://" not in path:
-            files_of(path)  # raises CorpusError for one that does not exist
-    found_paths = [
-        path for gathered in _gathered(sources) for path in _split_up(gathered)
-    ]
+    sources = _sources_given(given) or _sources_beside(folder)
+    found_paths: list[str] = []
+    for path in _gathered(sources):
+        found_paths += _split_up(path)
     paths = list(dict.fromkeys(found_paths)) or [str(folder / "data/*.jsonl")]
-    local = [
-        Source(path=path) for path in paths if "://" not in path
-    ]  # a URL may need a package to be looked at
-    # Runs are written to the folder, or to the nearest one above it, where no source would read them.
-    places = (folder, *folder.parents)
-    outside = next(
-        (
-            one
-            for one in places
-            if not any(reaches(source, one / "runs") for source in local)
-        ),
-        folder,
-    )
-    named = []
-    for path, name in zip(paths, _names(paths), strict=True):
-        looks = looks_into(path)
-        tables = [look for look in looks if look.has_columns]
-        first = next(
-            (look for look in tables if look.text), tables[0] if tables else None
-        )
-        columns = {} if first is None else {"text": first.text, "id": first.id}
-        encoding = next(filter(None, (one.encoding for one in looks)), None)
-        keys = columns | {"encoding": encoding} | _split_keys(path)
-        named.append(
-            {"path": path, "name": name}
-            | {key: value for key, value in keys.items() if value}
-        )
-    beside, size = (
-        folder / "tokenizer.json",
-        _VOCABULARY if tokenizer is None else read_length(tokenizer),
-    )
-    made: dict[str, str | int] = {} if size is None else {"train": size}
-    if tokenizer is None and beside.is_file():
-        made = {"source": str(beside)}
-    elif tokenizer is not None and size is None:
-        made = {
-            "source": absolute(tokenizer)
-            if Path(tokenizer).expanduser().exists()
-            else tokenizer
-        }
+
+    names = _names(paths)
+    tokenizer_keys = _tokenizer_keys(tokenizer, folder)
     plain: Json = {
-        "run_dir": str(outside / "runs" / recipe_path.stem),
-        "ingest": {"sources": named},
-        "tokenizer": made,
+        "run_dir": str(_folder_of_runs(folder, paths) / "runs" / recipe_path.stem),
+        "ingest": {"sources": list(map(_source_keys, paths, names))},
+        "tokenizer": tokenizer_keys,
     }
     recipe = Recipe.from_dict(plain)
     check_tokenizer(recipe, Corpus(recipe))
     ends = find_ends_of(recipe.tokenizer) or Ends()
-    made |= {
-        key: token
-        for key, token in (("bos", ends.bos), ("eos", ends.eos))
-        if token is not None
-    }
+    for key, token in (("bos", ends.bos), ("eos", ends.eos)):
+        if token is not None:
+            tokenizer_keys[key] = token
+
     proposal = None
     problem = ""
     if found_paths:
-        samples, problem = _sampled(Recipe.from_dict(plain))
-        proposal = _propose(Recipe.from_dict(plain), samples)
+        recipe = Recipe.from_dict(plain)
+        samples, problem = _sampled(recipe)
+        proposal = _propose(recipe, samples)
     if proposal is not None:
-        if proposal.max_chars != recipe.chunk.max_chars:
-            plain["chunk"] = {"max_chars": proposal.max_chars}
-        plain["compose"] = {
-            "target_tokens": proposal.target_tokens,
-            "sequences": proposal.sequences,
-        }
-        if proposal.least is not None:
-            plain["compose"] |= {"min_meta_chunks": proposal.least.meta_chunks}
-    return _NewRecipe(
+        plain |= _proposed_keys(proposal, recipe)
+    return NewRecipe(
         recipe=Recipe.from_dict(plain),
         proposal=proposal,
         problem=problem,
@@ -368,15 +393,81 @@ def new_recipe(
     )
 
 
+def _sources_given(given: Sequence[str]) -> list[str]:
+    """Return the sources that the user gave.
+
+    Raises CorpusError for one that does not exist; URLs are not looked at.
+    """
+    sources = []
+    for path in given:
+        if "://" in path:
+            sources.append(path)
+        else:
+            sources.append(absolute(path))
+            files_of(absolute(path))
+    return sources
+
+
+def _proposed_keys(proposal: _Proposal, recipe: Recipe) -> Json:
+    keys: Json = {}
+    if proposal.max_chars != recipe.chunk.max_chars:
+        keys["chunk"] = {"max_chars": proposal.max_chars}
+    keys["compose"] = {
+        "target_tokens": proposal.target_tokens,
+        "sequences": proposal.sequences,
+    }
+    if proposal.min_chunks is not None:
+        keys["compose"]["min_meta_chunks"] = proposal.min_chunks.meta_chunks
+    return keys
+
+
+def _folder_of_runs(folder: Path, paths: Sequence[str]) -> Path:
+    """Return the folder, or the nearest one above it, where no source reads runs."""
+    # A URL is not looked at: it may need a package.
+    local = [Source(path=path) for path in paths if "://" not in path]
+    for candidate in (folder, *folder.parents):
+        runs = candidate / "runs"
+        if not any(reaches(source, runs) for source in local):
+            return candidate
+    return folder
+
+
+def _source_keys(path: str, name: str) -> Json:
+    """Return the keys of a source: what its files show, if it is not the default."""
+    looks = looks_into(path)
+    tables = [look for look in looks if look.has_columns]
+    with_text = [look for look in tables if look.text]
+    keys: Json = {"path": path, "name": name}
+    best = next(iter([*with_text, *tables]), None)
+    if best is not None:
+        keys |= {"text": best.text, "id": best.id}
+    keys["encoding"] = next((look.encoding for look in looks if look.encoding), None)
+    keys |= _split_keys(path)
+    return {key: value for key, value in keys.items() if value}
+
+
+def _tokenizer_keys(tokenizer: str | None, folder: Path) -> Json:
+    """Return the keys of the tokenizer given, of the folder's, or of a new one."""
+    beside = folder / "tokenizer.json"
+    if tokenizer is None:
+        return {"source": str(beside)} if beside.is_file() else {"train": _VOCABULARY}
+    size = read_length(tokenizer)
+    if size is not None:
+        return {"train": size}
+    exists = Path(tokenizer).expanduser().exists()
+    return {"source": absolute(tokenizer) if exists else tokenizer}
+
+
 def _with_relative_paths(recipe: Recipe, folder: Path, given: Sequence[str]) -> Recipe:
     """Return the recipe with paths that start from its folder.
 
-    A path that the user gave as an absolute one stays absolute, unless it is below the folder.
+    A path that the user gave as an absolute one stays absolute, unless it is below the
+    folder.
     """
     here = Path(absolute(folder))
     far = [absolute(path) for path in given if Path(path).expanduser().is_absolute()]
 
-    def seen(path: str) -> str:
+    def seen_from_here(path: str) -> str:
         is_below = Path(path).is_relative_to(here)
         is_far = any(Path(path).is_relative_to(start) for start in far)
         return path if is_far and not is_below else os.path.relpath(path, here)
@@ -385,15 +476,18 @@ def _with_relative_paths(recipe: Recipe, folder: Path, given: Sequence[str]) -> 
     plain["run_dir"] = os.path.relpath(recipe.run_dir, here)
     for source in plain["ingest"]["sources"]:
         if "://" not in source["path"]:
-            source["path"] = seen(source["path"])
+            source["path"] = seen_from_here(source["path"])
     tokenizer = recipe.tokenizer.source
     if tokenizer is not None and Path(tokenizer).is_absolute():
-        plain["tokenizer"]["source"] = seen(tokenizer)
+        plain["tokenizer"]["source"] = seen_from_here(tokenizer)
     return Recipe.from_dict(plain)
 
 
 def _split_keys(path: str) -> dict[str, str | None]:
-    """Return the split and config that are read of a data set folder with several; {} for other sources."""
+    """Return the split and config that are read of a data set folder with several.
+
+    {} for other sources.
+    """
     chosen = None
     if "://" not in path:
         with suppress(CorpusError):  # a glob without files
@@ -404,7 +498,10 @@ def _split_keys(path: str) -> dict[str, str | None]:
 
 
 def _sampled(recipe: Recipe) -> tuple[list[Look], str]:
-    """Return a sample of each source with documents, and why there is none; no sample of a remote source."""
+    """Return a sample of each source with documents, and why there is none.
+
+    If a source is remote, no sample.
+    """
     if any("://" in source.path for source in recipe.ingest.sources):
         return [], ""
     try:
@@ -418,100 +515,118 @@ def _sampled(recipe: Recipe) -> tuple[list[Look], str]:
     reasons: Counter[str] = Counter()
     for look in looks:
         reasons += look.skipped
-        reasons.update({str(kind): count for kind, count in look.rejects.items()})
+        for kind, count in look.rejects.items():
+            reasons[str(kind)] += count
     counts = ", ".join(f"{count:,} × {reason}" for reason, count in reasons.items())
     found = f": {counts}" if counts else ""
     return [], f"no record is a document{found}; use other files"
 
 
 def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
-    """Return lengths and numbers that fit samples of a recipe's sources, None if these are too small."""
+    """Return lengths and numbers that fit samples of a recipe's sources.
+
+    None if these are too small.
+    """
     try:
         tokens = count_tokens(recipe, list(samples)) if samples else 0.0
     except (NextlongError, *UNREADABLE):
         return None
     if tokens < _MIN_TOKENS:
         return None
-    document_chars = np.array(
-        [len(text) for sample in samples for text in sample.texts]
-    )  # of each sampled document
+
+    # A sample represents `scale` times as much of its source.
+    documents = sum(sample.scale * sample.distinct_documents for sample in samples)
+    chars = sum(sample.scale * sample.distinct_chars for sample in samples)
+    tokens_per_char = tokens / chars
+
+    # (n,) the characters of each sampled document, its chunks, and how many documents
+    # of its source it stands for.
+    document_chars = _chars_of_documents(samples)
+    median_chars = float(np.median(document_chars))
     max_chars = recipe.chunk.max_chars
     if (document_chars > max_chars).mean() < _MIN_EXTENDABLE:
         # With this size the median document has three chunks.
-        max_chars = three_chunk_chars(float(np.median(document_chars)))
-    # A sample represents `scale` times as much of its source.
-    documents = sum(sample.scale * sample.distinct_documents for sample in samples)
+        max_chars = three_chunk_chars(median_chars)
     options = recipe.chunk.model_dump() | {"max_chars": max_chars}
     chunks, weights = _chunks_of_documents(samples, options)
-    least = _least_chunks(chunks, weights)
-    meta_chunks = recipe.compose.min_meta_chunks if least is None else least.meta_chunks
+
+    min_chunks = _min_chunks(chunks, weights)
+    meta_chunks = recipe.compose.min_meta_chunks
+    if min_chunks is not None:
+        meta_chunks = min_chunks.meta_chunks
     is_extendable = chunks >= meta_chunks
     extendable = float(weights[is_extendable].sum())
-    tokens_per_char = tokens / sum(
-        sample.scale * sample.distinct_chars for sample in samples
-    )
-    chunk_tokens = (
-        tokens_per_char
-        * document_chars.sum()
-        / np.ceil(document_chars / max_chars).sum()
-    )
-    # The warning `small-corpus` counts the documents of a sequence, which are fewer than its chunks.
-    most_tokens = min(tokens, documents * chunk_tokens / _DOCUMENTS_PER_CHUNK)
-    longer = document_chars[is_extendable]
+
+    sampled_chunks = np.ceil(document_chars / max_chars).sum()
+    chunk_tokens = tokens_per_char * document_chars.sum() / sampled_chunks
+    # The warning `small-corpus` counts the documents of a sequence, which are fewer
+    # than its chunks.
+    distinct_tokens = min(tokens, documents * chunk_tokens / _DOCUMENTS_PER_CHUNK)
+    from_corpus = _power_of_two(THRESHOLDS.max_of_corpus * distinct_tokens)
     from_documents = _MIN_TOKENS
-    if len(longer):
-        from_documents = 1 << math.ceil(
-            math.log2(_ROOM * tokens_per_char * float(np.median(longer)))
-        )
-    # The warning `stand-in-tokenizer` is given for longer sequences of a tokenizer that is trained on the corpus.
-    most = (
-        _MAX_TOKENS
-        if recipe.tokenizer.train is None
-        else THRESHOLDS.stand_in_tokens // 2
-    )
+    if is_extendable.any():
+        median_extended = float(np.median(document_chars[is_extendable]))
+        room = _ROOM * tokens_per_char * median_extended
+        from_documents = 1 << math.ceil(math.log2(room))
     from_documents = min(from_documents, _power_of_two(tokens))
-    length = min(
-        most,
-        max(
-            _MIN_TOKENS,
-            _power_of_two(THRESHOLDS.max_of_corpus * most_tokens),
-            from_documents,
-        ),
+    target_tokens = min(
+        _max_tokens(recipe), max(_MIN_TOKENS, from_corpus, from_documents)
     )
-    sequences = max(
-        1, math.floor(min(_USES * tokens / length, extendable, _MAX_SEQUENCES))
-    )
+
+    sequences = min(_USES * tokens / target_tokens, extendable, _MAX_SEQUENCES)
     few_extendable = ""
-    smaller = three_chunk_chars(float(np.median(document_chars)))
+    smaller = three_chunk_chars(median_chars)
     if extendable < _FEW_EXTENDABLE * documents and smaller < max_chars:
         few_extendable = (
             f"only {extendable:,.0f} of {documents:,.0f} documents have "
-            f"compose.min_meta_chunks={meta_chunks} chunks or more and can be extended; "
-            f"chunk.max_chars: {smaller} would give the median document three chunks"
+            f"compose.min_meta_chunks={meta_chunks} chunks or more and can be "
+            f"extended; chunk.max_chars: {smaller} would give the median document "
+            "three chunks"
         )
+
     rejects = sum(sample.rejects.total() for sample in samples)
-    read = sum(sample.documents for sample in samples) + rejects
-    first_rejects = [reject for sample in samples for reject in sample.first_rejects][
-        :_NAMED_FILES
-    ]
+    records = sum(sample.documents for sample in samples) + rejects
+    first_rejects: list[Reject] = []
+    for sample in samples:
+        first_rejects += sample.first_rejects
     return _Proposal(
-        length,
-        sequences,
-        max_chars,
-        documents,
-        tokens,
-        rejects,
-        rejects / max(1, read),
-        first_rejects,
-        least,
-        few_extendable,
+        target_tokens=target_tokens,
+        sequences=max(1, math.floor(sequences)),
+        max_chars=max_chars,
+        documents=documents,
+        tokens=tokens,
+        rejects=rejects,
+        reject_share=rejects / max(1, records),
+        first_rejects=first_rejects[:_NAMED_FILES],
+        min_chunks=min_chunks,
+        few_extendable=few_extendable,
     )
+
+
+def _max_tokens(recipe: Recipe) -> int:
+    """Return the longest sequence to propose."""
+    if recipe.tokenizer.train is None:
+        return _MAX_TOKENS
+    # The warning `stand-in-tokenizer` is given for longer sequences of a tokenizer that
+    # is trained on the corpus.
+    return THRESHOLDS.stand_in_tokens // 2
+
+
+def _chars_of_documents(samples: Sequence[Look]) -> NDArray[np.int64]:
+    """Return the characters of each sampled document, shape (n,)."""
+    chars: list[int] = []
+    for sample in samples:
+        chars += [len(text) for text in sample.texts]
+    return np.array(chars)
 
 
 def _chunks_of_documents(
     samples: Sequence[Look], options: Json
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the chunks of each sampled document, and how many documents of its source it stands for, shape (n,) each."""
+    """Return the chunks of each sampled document, and the documents it stands for.
+
+    Shape (n,) each.
+    """
     chunks: list[int] = []
     weights: list[float] = []
     for sample in samples:
@@ -521,111 +636,166 @@ def _chunks_of_documents(
     return np.array(chunks, np.int64), np.array(weights)
 
 
-def _least_chunks(
+def _min_chunks(
     chunks: NDArray[np.int64], weights: NDArray[np.float64]
-) -> _LeastChunks | None:
-    """Return the compose.min_meta_chunks that avoids the warning `few-meta-chunks`, None if the default does or none can."""
+) -> _MinChunks | None:
+    """Return the compose.min_meta_chunks that avoids the warning `few-meta-chunks`.
+
+    None if the default does or none can.
+    """
     documents = list(zip(chunks.tolist(), weights.tolist(), strict=True))
     shares = shares_after_last(documents)
     enough = enough_meta_chunks(shares)
-    if enough is None or enough == min(shares) or shares[enough].remaining < _MIN_LEFT:
+    if enough is None:
         return None
-    return _LeastChunks(
+    default = min(shares)
+    if enough == default or shares[enough].remaining < _MIN_LEFT:
+        return None
+    return _MinChunks(
         meta_chunks=enough,
         documents=float(weights[chunks >= enough].sum()),
-        extendable=float(weights[chunks >= min(shares)].sum()),
+        extendable=float(weights[chunks >= default].sum()),
         share=shares[enough].share,
-        share_of_all=shares[min(shares)].share,
+        share_of_all=shares[default].share,
     )
 
 
-def _power_of_two(most: float) -> int:
-    return 1 << math.floor(math.log2(max(1.0, most)))
+def _power_of_two(at_most: float) -> int:
+    return 1 << math.floor(math.log2(max(1.0, at_most)))
 
 
-def notes(new: _NewRecipe) -> Iterator[str]:
-    """Yield notes on the sources of a new recipe, its tokenizer and its proposal, and the files that it does not use."""
-    for source in new.recipe.ingest.sources if new.sources else ():
-        yield from source_notes(source, looks_into(source.path))
-        if source.split is not None:
-            chosen = split_of(source, where="FILE")
-            if chosen is not None and chosen.note:
-                yield f"{source.label}: {chosen.note}; to change that, set split (all: every file)"
+def notes(new: NewRecipe) -> Iterator[str]:
+    """Yield notes on a new recipe: sources, tokenizer, proposal, and unused files."""
+    if new.sources:
+        for source in new.recipe.ingest.sources:
+            yield from source_notes(source, looks_into(source.path))
+            yield from _split_notes(source)
     for path in map(Path, new.sources):
-        below = (
-            file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file()
-        )
-        shown = (
-            file for file in below if not any(part[0] == "." for part in file.parts)
-        )
-        unknown = [str(file) for file in shown if kind_of_name(file.name) == "unknown"]
-        if unknown:
-            yield f"{path}: skipped, unsupported extension: {first_few(unknown, most=_NAMED_FILES)}"
+        yield from _unsupported_notes(path)
     if new.sources or new.recipe.tokenizer.source is not None:
         yield from _tokenizer_notes(new.recipe)
     if new.problem and not _problems_of_files(new):
         yield new.problem
     if new.proposal is not None:
-        yield str(new.proposal)
-        if new.proposal.least is not None:
-            yield str(new.proposal.least)
-        if new.proposal.few_extendable:
-            yield new.proposal.few_extendable
+        yield from _proposal_notes(new.proposal)
     if new.unused:
-        why = "because they may not be documents, or are another split"
-        named = ", ".join(str(folder) for folder in new.unused)
+        folders = ", ".join(str(folder) for folder in new.unused)
         command = f"nextlong init RECIPE {shlex.quote(str(new.unused[0]))}"
         yield (
-            f"folders not used, {why}: {named}; to use them, give all sources as FILE "
-            f"arguments, such as: {command}"
+            "folders not used, because they may not be documents, or are another "
+            "split: "
+            f"{folders}; to use them, give all sources as FILE arguments, such as: "
+            f"{command}"
         )
-    for place in (new.beside, new.beside / "data") if new.beside else ():
+    if new.beside is not None:
         used = {*new.sources, str(new.recipe.tokenizer.source)}
-        names = sorted(
-            path.name
-            for path in place.glob("*")
-            if path.is_file() and str(path) not in used
+        yield from _unused_notes(new.beside, used)
+        yield from _unused_notes(new.beside / "data", used)
+
+
+def _proposal_notes(proposal: _Proposal) -> Iterator[str]:
+    yield str(proposal)
+    if proposal.min_chunks is not None:
+        yield str(proposal.min_chunks)
+    if proposal.few_extendable:
+        yield proposal.few_extendable
+
+
+def _split_notes(source: Source) -> Iterator[str]:
+    """Yield which split of a data set is read."""
+    if source.split is None:
+        return
+    chosen = split_of(source, where="FILE")
+    if chosen is not None and chosen.note:
+        yield (
+            f"{source.label}: {chosen.note}; to change that, set split (all: every "
+            "file)"
         )
-        if unused := [name for name in names if kind_of_name(name) == "documents"]:
-            why = "because they may not be documents, or are another split"
-            named = first_few(unused, most=_NAMED_FILES)
-            yield f"{place}: not used, {why}: {named}; to use them, give them as FILE arguments"
+
+
+def _unsupported_notes(folder: Path) -> Iterator[str]:
+    """Yield the files in a folder that no format is known for; hidden ones are not."""
+    unknown = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        is_hidden = any(part[0] == "." for part in name.parts)
+        if path.is_file() and not is_hidden and kind_of_name(path.name) == "unknown":
+            unknown.append(str(name))
+    if unknown:
+        shown = first_few(unknown, max_names=_NAMED_FILES)
+        yield f"{folder}: skipped, unsupported extension: {shown}"
+
+
+def _unused_notes(folder: Path, used: Container[str]) -> Iterator[str]:
+    """Yield the files of documents in a folder that no source names."""
+    unused = []
+    for path in folder.glob("*"):
+        is_document = path.is_file() and kind_of_name(path.name) == "documents"
+        if is_document and str(path) not in used:
+            unused.append(path.name)
+    if unused:
+        shown = first_few(sorted(unused), max_names=_NAMED_FILES)
+        yield (
+            f"{folder}: not used, because they may not be documents, or are another "
+            f"split: {shown}; to use them, give them as FILE arguments"
+        )
 
 
 def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
-    source, ends = recipe.tokenizer.source, find_ends_of(recipe.tokenizer)
+    source = recipe.tokenizer.source
+    ends = find_ends_of(recipe.tokenizer)
     if source is None:
-        cure = "to continue the pretraining of a model, pass its tokenizer with --tokenizer"
-        trained = (
-            f"will be trained on these documents ({recipe.tokenizer.train:,} tokens)"
+        yield (
+            "tokenizer: will be trained on these documents "
+            f"({recipe.tokenizer.train:,} "
+            "tokens), so it is not compatible with any pretrained model; to continue "
+            "the pretraining of a model, pass its tokenizer with --tokenizer"
         )
-        yield f"tokenizer: {trained}, so it is not compatible with any pretrained model; {cure}"
     elif ends is None:
-        yield f"tokenizer: {source} was not read, so its end-of-text token is unknown; set tokenizer.eos"
+        yield (
+            f"tokenizer: {source} was not read, so its end-of-text token is unknown; "
+            "set "
+            "tokenizer.eos"
+        )
     elif ends.eos is None:
-        yield "tokenizer: no end-of-text token was found, so a model will not learn where a text ends; set tokenizer.eos"
+        yield (
+            "tokenizer: no end-of-text token was found, so a model will not learn "
+            "where a text ends; set tokenizer.eos"
+        )
     else:
-        yield f"tokenizer: {ends.eos} ends each sequence (according to {ends.eos_source})"
+        yield (
+            f"tokenizer: {ends.eos} ends each sequence (according to {ends.eos_source})"
+        )
     if source is not None and ends is not None and ends.bos is not None:
-        yield f"tokenizer: {ends.bos} begins each sequence (according to {ends.bos_source})"
+        yield (
+            f"tokenizer: {ends.bos} begins each sequence (according to "
+            f"{ends.bos_source})"
+        )
 
 
-def _is_readable(new: _NewRecipe) -> bool:
-    """Return whether a run will accept the files: none is damaged, each table has a text column, few records are rejected."""
+def _is_readable(new: NewRecipe) -> bool:
+    """Return whether a run will accept the files.
+
+    None is damaged, each table has a text column, and few records are rejected.
+    """
     if new.problem or _has_many_rejects(new) or _problems_of_files(new):
         return False
-    of_sources = [looks_into(source.path) for source in new.recipe.ingest.sources]
-    return all(map(_has_text, of_sources))
+    return all(
+        _has_text(looks_into(source.path)) for source in new.recipe.ingest.sources
+    )
 
 
-def _problems_of_files(new: _NewRecipe) -> list[str]:
-    """Return why files of the sources cannot be read, which the notes of each source say."""
-    of_sources = [looks_into(source.path) for source in new.recipe.ingest.sources]
-    return [look.problem for looks in of_sources for look in looks if look.problem]
+def _problems_of_files(new: NewRecipe) -> list[str]:
+    """Return why files cannot be read, which the notes of each source say."""
+    problems: list[str] = []
+    for source in new.recipe.ingest.sources:
+        looks = looks_into(source.path)
+        problems += [look.problem for look in looks if look.problem]
+    return problems
 
 
-def _refusal(new: _NewRecipe) -> str:
-    """Return why a run will not accept the files, with the cure."""
+def _refusal(new: NewRecipe) -> tuple[str, str]:
+    """Return why a run will not accept the files, and the fix."""
     without_text = []
     for source in new.recipe.ingest.sources:
         looks = looks_into(source.path)
@@ -633,18 +803,19 @@ def _refusal(new: _NewRecipe) -> str:
         if could_be_read and not _has_text(looks):
             without_text.append(source.label)
     if without_text:
-        names = first_few(without_text, most=_NAMED_FILES)
-        return f"no column of {names} looks like text; set the source's key `text`"
+        names = first_few(without_text, max_names=_NAMED_FILES)
+        return f"no column of {names} looks like text", "set the source's key `text`"
     problem = "`nextlong run` would refuse its files"
     if _has_many_rejects(new) and new.proposal is not None:
-        cure = f"correct the records, or set {allowing(new.proposal.reject_share)}"
-        return f"{problem}: too many records would be rejected; {cure}"
-    return f"{problem}; solve the problems above"
+        fix = f"correct the records, or set {allowing(new.proposal.reject_share)}"
+        return f"{problem}: too many records would be rejected", fix
+    return problem, "solve the problems above"
 
 
-def _has_many_rejects(new: _NewRecipe) -> bool:
-    most = new.recipe.ingest.max_reject_share
-    return new.proposal is not None and new.proposal.reject_share > most
+def _has_many_rejects(new: NewRecipe) -> bool:
+    if new.proposal is None:
+        return False
+    return new.proposal.reject_share > new.recipe.ingest.max_reject_share
 
 
 def _has_text(looks: Sequence[FileLook]) -> bool:
@@ -654,22 +825,21 @@ def _has_text(looks: Sequence[FileLook]) -> bool:
 
 
 def _split_up(path: str) -> list[str]:
-    """Return a path, or one per file or suffix if its files hold their texts in different columns.
+    """Return a path, or several if its files hold their texts in different columns.
 
-    Plain text files are kept as one folder, because only all of them show which ones describe the others.
+    These are one per file, or one per suffix. Plain text files are kept as one folder,
+    because only all of them show which ones describe the others.
     """
-    files = looks_into(path)  # the first of each suffix
-    if len({look.text for look in files if look.text}) < 2:
+    looks = looks_into(path)  # the first files of each suffix
+    text_columns = {look.text for look in looks if look.text}
+    if len(text_columns) < 2:
         return [path]
-    listed = files_of(path)
-    if len(listed) <= MAX_FILES:
-        return [file.path for file in listed]
-    suffixes = dict.fromkeys(look.suffix for look in files)
-    if (
-        len(suffixes) < 2
-        or not all(look.has_columns for look in files)
-        or not Path(path).is_dir()
-    ):
+    files = files_of(path)
+    if len(files) <= MAX_FILES:
+        return [file.path for file in files]
+    suffixes = dict.fromkeys(look.suffix for look in looks)
+    has_only_tables = all(look.has_columns for look in looks)
+    if len(suffixes) < 2 or not has_only_tables or not Path(path).is_dir():
         return [path]
     return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes]
 
@@ -680,37 +850,69 @@ def _sources_beside(folder: Path) -> list[str]:
     content = readme.read_bytes() if readme.is_file() else b""
     if read_metadata(content, b"", b"", place=str(folder)).configs:
         return [str(folder)]  # a copy of a data set of the hub
-    places = ((folder, "*"), (folder / "data", "**/*"))
-    # Of each source a file, by whose name it belongs to a split.
-    files = {
-        path: path
-        for place, _ in places
-        for suffix in _DATA_SUFFIXES
-        for path in sorted(place.glob(f"*{suffix}"))
+
+    # The names of files tell which split a source belongs to; one file of a folder does.
+    file_of_source = _candidates_beside(folder)
+    names = {
+        str(file.relative_to(folder)): source for source, file in file_of_source.items()
     }
-    for place, pattern in places:
-        for below in sorted(place.glob("*")):
-            is_candidate = _may_hold_documents(below) and below != folder / "data"
-            inside = (below.glob(f"{pattern}{suffix}") for suffix in _DATA_SUFFIXES)
-            first = next(itertools.chain.from_iterable(inside), None)
-            if is_candidate and first is not None:
-                files[below] = first
-    names = {str(file.relative_to(folder)): path for path, file in files.items()}
     chosen = choose_split(
         list(names), Metadata(), split=None, config=None, place=str(folder)
     )
-    kept = names.values() if chosen is None else map(names.__getitem__, chosen.names)
-    others = [
+    sources = list(names.values())
+    if chosen is not None:
+        sources = [names[name] for name in chosen.names]
+
+    data_sets = [
         below
         for below in sorted(folder.glob("*"))
-        if below not in files and below != folder / "data"
+        if below not in file_of_source
+        and below != folder / "data"
+        and _has_train_split(below)
     ]
-    data_sets = [below for below in others if _has_train_split(below)]
-    return [*map(str, kept), *map(str, data_sets)]
+    return [str(source) for source in [*sources, *data_sets]]
+
+
+def _candidates_beside(folder: Path) -> dict[Path, Path]:
+    """Return the files of documents and the folders with some, each with a file.
+
+    They are in a folder and its `data`.
+    """
+    data = folder / "data"
+    file_of_source = {path: path for path in _data_files(folder)}
+    file_of_source |= {path: path for path in _data_files(data)}
+    for parent, pattern in ((folder, "*"), (data, "**/*")):
+        for below in sorted(parent.glob("*")):
+            if below == data or not _may_hold_documents(below):
+                continue
+            first = _first_data_file(below, pattern)
+            if first is not None:
+                file_of_source[below] = first
+    return file_of_source
+
+
+def _data_files(folder: Path) -> list[Path]:
+    """Return the files of documents in a folder, by suffix."""
+    files: list[Path] = []
+    for suffix in _DATA_SUFFIXES:
+        files += sorted(folder.glob(f"*{suffix}"))
+    return files
+
+
+def _first_data_file(folder: Path, pattern: str) -> Path | None:
+    """Return a file of documents in a folder; None if there is none."""
+    for suffix in _DATA_SUFFIXES:
+        first = next(folder.glob(f"{pattern}{suffix}"), None)
+        if first is not None:
+            return first
+    return None
 
 
 def _may_hold_documents(path: Path) -> bool:
-    """Return whether a path is a folder that is not hidden, and not a run directory or an environment."""
+    """Return whether a path is a folder that a user may keep documents in.
+
+    It is not hidden, and neither a run directory nor an environment.
+    """
     if path.name in _OTHERS_FOLDERS or path.name.startswith("."):
         return False
     # Files such as lost+found/inputs.json cannot be asked for without permission.
@@ -720,7 +922,10 @@ def _may_hold_documents(path: Path) -> bool:
 
 
 def _has_train_split(path: Path) -> bool:
-    """Return whether a folder is a copy of a data set of the hub, or a saved one, with a split to train on."""
+    """Return whether a folder is a data set with a split to train on.
+
+    It is a copy of one of the hub, or a saved one.
+    """
     if not _may_hold_documents(path):
         return False
     readme = path / README
@@ -736,25 +941,30 @@ def _has_train_split(path: Path) -> bool:
 
 
 def _unused_folders(folder: Path, sources: Sequence[str]) -> list[Path]:
-    """Return the folders with documents in a folder and its `data` that no source is, or is in."""
+    """Return the folders with documents that no source is, or is in.
+
+    They are in a folder and its `data`.
+    """
     used = [Path(source) for source in sources]
     if folder in used:
         return []
     data = folder / "data"
     below = [path for path in sorted(folder.glob("*")) if path != data]
     below += sorted(data.glob("*"))
-    return [
-        path
-        for path in below
-        if not any(source.is_relative_to(path) for source in used)
-        and _may_hold_documents(path)
-        and _holds_a_document(path)
-    ]
+    unused = []
+    for path in below:
+        is_used = any(source.is_relative_to(path) for source in used)
+        if not is_used and _may_hold_documents(path) and _holds_a_document(path):
+            unused.append(path)
+    return unused
 
 
 def _holds_a_document(folder: Path) -> bool:
-    """Return whether one of the first files in a folder and its folders has the name of a document."""
-    names_left = _NAMES_LOOKED_AT
+    """Return whether a file in a folder and its folders has the name of a document.
+
+    Only the first files are asked.
+    """
+    names_left = _MAX_NAMES
     for parent, folders, names in os.walk(folder):
         # The vocabulary of a model is no document.
         is_model = not _MODEL_FILES.isdisjoint(names)
@@ -770,53 +980,56 @@ def _holds_a_document(folder: Path) -> bool:
 
 
 def _gathered(paths: Sequence[str]) -> list[str]:
-    """Return the paths; many files that are all of their suffix in a folder become one glob."""
+    """Return the paths; many files that are all of their suffix become one glob."""
     kept = list(dict.fromkeys(paths))
     if len(kept) <= MAX_FILES:
         return kept
     for folder in dict.fromkeys(Path(path).parent for path in kept):
         for suffix in _DATA_SUFFIXES:
-            files = [str(path) for path in folder.glob(f"*{suffix}")]
-            if len(files) > 1 and set(files) <= set(kept):
-                kept[kept.index(min(files, key=kept.index))] = (
-                    f"{glob.escape(str(folder))}/*{suffix}"
-                )
-                kept = [path for path in kept if path not in set(files)]
+            files = {str(path) for path in folder.glob(f"*{suffix}")}
+            if len(files) > 1 and files <= set(kept):
+                # The glob stands where the first of its files stood.
+                first = min(files, key=kept.index)
+                kept[kept.index(first)] = f"{glob.escape(str(folder))}/*{suffix}"
+                kept = [path for path in kept if path not in files]
     return kept
 
 
 def _names(paths: Sequence[str]) -> list[str]:
-    """Return the stem of each path, or the folder of a glob, with as many folders before it as make it unique.
+    """Return a unique name for each path, the shortest of its possible ones."""
+    possible_names = [_possible_names(path) for path in paths]
+    paths_with_name: Counter[str] = Counter()
+    for names in possible_names:
+        paths_with_name.update(set(names))
+    chosen = []
+    for names in possible_names:
+        unique = [name for name in names if paths_with_name[name] == 1]
+        chosen.append(unique[0] if unique else names[-1])
+    return chosen
 
-    If that is not enough, the end of the path, such as `books/*.jsonl`.
+
+def _possible_names(path: str) -> list[str]:
+    """Return names for a path, the preferred first.
+
+    Its stem, or the folder of a glob; with the folders before it; then ends of the
+    path, such as `books/*.jsonl`; then the path.
     """
+    parts = _parts(path.partition("://")[2] or path)
+    is_pattern = [glob.has_magic(part) for part in parts]
+    if any(is_pattern):
+        stem = parts[: is_pattern.index(True)] or [path]
+    else:
+        stem = [*parts[:-1], _without_suffixes(parts[-1])]
+    whole = [part for part in _parts(path) if part != "**"]
+    tails = [stem[-length:] for length in range(1, len(stem) + 1)]
+    tails += [whole[-length:] for length in range(2, len(whole) + 1)]
+    return [*map("/".join, tails), path]
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in PurePosixPath(path).parts if part != "/"]
+
+
+def _without_suffixes(name: str) -> str:
     suffixes = "|".join(map(re.escape, (*_DATA_SUFFIXES, *_OTHER_SUFFIXES)))
-    candidates = []  # of each path, its possible names, the preferred first
-    for path in paths:
-        whole = [part for part in PurePosixPath(path).parts if part not in ("/", "**")]
-        *folders, name = [
-            part
-            for part in PurePosixPath(path.partition("://")[2] or path).parts
-            if part != "/"
-        ]
-        wild = next(
-            (
-                place
-                for place, part in enumerate([*folders, name])
-                if glob.has_magic(part)
-            ),
-            None,
-        )
-        stem = (
-            [*folders, re.sub(rf"(?<=.)({suffixes})+$", "", name)]
-            if wild is None
-            else folders[:wild] or [path]
-        )
-        tails = [stem[-length:] for length in range(1, len(stem) + 1)]
-        tails += [whole[-length:] for length in range(2, len(whole) + 1)]
-        candidates.append([*map("/".join, tails), path])
-    times = Counter(name for names in candidates for name in set(names))
-    return [
-        next((name for name in names if times[name] == 1), names[-1])
-        for names in candidates
-    ]
+    return re.sub(rf"(?<=.)({suffixes})+$", "", name)

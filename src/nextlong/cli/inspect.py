@@ -386,7 +386,7 @@ def gc_command(args: argparse.Namespace) -> None:
             )
         tables.show(table, console())
         gone, stay = (
-            first_few([one.name for one in some], most=_NAMED_VARIANTS)
+            first_few([one.name for one in some], max_names=_NAMED_VARIANTS)
             for some in (dropped, kept)
         )
         line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"

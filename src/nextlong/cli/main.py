@@ -1,6 +1,7 @@
-"""Command line: run one command; a user's mistake ends with one message and exit code 2.
+"""Command line: run one command.
 
-A command imports what it needs only when it runs, so that `nextlong --help` answers at once.
+A user's mistake ends with one message and exit code 2. A command imports what it needs
+only when it runs, so that `nextlong --help` answers at once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ _RUN_HELP: Final = "a run directory, or one of its variants: RUN@NAME"
 _RUNS_HELP: Final = (
     "run directories or variants (RUN@NAME); RUN@*: all variants, or those that match"
 )
-_USER_MISTAKE, _INTERRUPTED, _UNREAD, _TERMINATED = 2, 130, 141, 143
+# Exit codes; the last three are those of a shell for SIGINT, SIGPIPE and SIGTERM.
+_USER_MISTAKE: Final = 2
+_INTERRUPTED: Final = 130
+_UNREAD: Final = 141
+_TERMINATED: Final = 143
 _JSON_HELP: Final = {
     "completion": "print the script within JSON",
     "demo": "print JSON, as run does",
@@ -39,20 +44,26 @@ _JSON_HELP: Final = {
     "report": "print JSON: the path of the report; stats --json prints the statistics",
     "view": "print the address as JSON",
 }
-_READ_ONLY = frozenset(
-    {"compare", "doctor", "list", "peek", "plan", "stats"}
-)  # nothing is lost if their output is cut
+# Nothing is lost if the output of these commands is cut.
+_READ_ONLY = frozenset({"compare", "doctor", "list", "peek", "plan", "stats"})
 _RESUME = "run the same command again to resume"
-_OF_STEPS = ("demo", "export", "replicate", "run", "sweep")
-_STOPPED = dict.fromkeys(_OF_STEPS, f"stopped; finished steps are kept, {_RESUME}") | {
+_STEPS_KEPT = f"stopped; finished steps are kept, {_RESUME}"
+_STOPPED = {
+    "demo": _STEPS_KEPT,
+    "export": _STEPS_KEPT,
+    "replicate": _STEPS_KEPT,
+    "run": _STEPS_KEPT,
+    "sweep": _STEPS_KEPT,
     "evaluate": f"stopped; finished samples are kept, {_RESUME}",
     "train": f"stopped; {_RESUME} from the last checkpoint, if there is one",
 }
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command that the arguments name; return its exit code."""
     top_parser = parser()
-    if not (sys.argv[1:] if arguments is None else arguments):
+    given = sys.argv[1:] if arguments is None else arguments
+    if not given:
         top_parser.print_help()
         return _USER_MISTAKE
     args = top_parser.parse_args(arguments)
@@ -61,40 +72,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     code: int | None = None
     try:
         with sigterm_raises():
-            module, _, function = args.command.partition(":")
-            code = getattr(importlib.import_module(f"nextlong.cli.{module}"), function)(
-                args
-            )
+            code = _function_of(args.command)(args)
             sys.stdout.flush()
     except NextlongError as error:
         return _print_and_return(str(error), _USER_MISTAKE, label="error: ")
-    except BrokenPipeError:  # the reader, for example `head`, has stopped reading
+    except BrokenPipeError:
+        # The reader, for example `head`, has stopped reading.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if args.name_of_command not in _READ_ONLY:
-            return _print_and_return(
-                "stopped, because the output was closed; finished steps are kept",
-                _UNREAD,
-            )
+            message = "stopped, because the output was closed; finished steps are kept"
+            return _print_and_return(message, _UNREAD)
     except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
-            message = (
-                f"the path {error.filename} is too long ({error.strerror}); shorten it"
-            )
-        elif "embedded null" in str(error):
-            message = "a path in the recipe or on the command line contains a NUL character; remove it"
-        else:
+        mistake = _mistake_in_path(error)
+        if mistake is None:
             raise
-        return _print_and_return(message, _USER_MISTAKE, label="error: ")
+        return _print_and_return(mistake, _USER_MISTAKE, label="error: ")
     except KeyboardInterrupt as stop:
-        is_terminated = isinstance(stop, Terminated)
-        print(
-            "" if is_terminated else "\n", end="", file=sys.stderr
-        )  # after the ^C of the terminal
         message = _STOPPED.get(args.name_of_command, "stopped")
-        return _print_and_return(
-            message, _TERMINATED if is_terminated else _INTERRUPTED
-        )
+        if isinstance(stop, Terminated):
+            return _print_and_return(message, _TERMINATED)
+        print("\n", end="", file=sys.stderr)  # after the ^C of the terminal
+        return _print_and_return(message, _INTERRUPTED)
     return code or 0
+
+
+def _function_of(command: str) -> Callable[[argparse.Namespace], int | None]:
+    """Return the function of a command, given as `module:function`."""
+    module, _, name = command.partition(":")
+    function: Callable[[argparse.Namespace], int | None] = getattr(
+        importlib.import_module(f"nextlong.cli.{module}"), name
+    )
+    return function
+
+
+def _mistake_in_path(error: OSError | ValueError) -> str | None:
+    """Return the message for a path that no file can have; None for another error."""
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        return f"the path {error.filename} is too long ({error.strerror}); shorten it"
+    if "embedded null" in str(error):
+        return (
+            "a path in the recipe or on the command line contains a NUL character; "
+            "remove it"
+        )
+    return None
 
 
 def _print_and_return(message: str, code: int, *, label: str = "") -> int:
@@ -105,65 +125,71 @@ def _print_and_return(message: str, code: int, *, label: str = "") -> int:
 
 
 def completion(args: argparse.Namespace) -> None:
-    """Print a completion script, which completes every argument that is a path with file names."""
+    """Print a completion script.
+
+    It completes every argument that is a path with file names.
+    """
     import shtab
 
     from nextlong.cli.common import present
 
-    parsers = [top_parser := parser()]
+    top_parser = parser()
+    parsers = [top_parser]
     while parsers:
         for action in parsers.pop()._actions:
             if isinstance(action, argparse._SubParsersAction):
                 parsers += action.choices.values()
             elif action.type is Path:
-                action.complete = shtab.FILE  # type: ignore[attr-defined] # shtab's own attribute
+                # An attribute of shtab's own.
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
     script = shtab.complete(top_parser, shell=args.shell)
     present(args, {"shell": args.shell, "script": script}, lambda _: print(script))
 
 
 class _Parser(argparse.ArgumentParser):
-    """The parser of all commands and of each; it reports unknown arguments itself, and FILEs may also follow options."""
+    """The parser of all commands and of each.
+
+    It reports unknown arguments itself, and FILEs may also follow options.
+    """
 
     def parse_known_args(
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         parsed, unknown = super().parse_known_args(args, namespace)
-        if (
-            unknown
-            and hasattr(parsed, "sources")
-            and not any(word.startswith("-") for word in unknown)
-        ):
-            parsed.sources, unknown = [*parsed.sources, *unknown], []
+        has_options = any(word.startswith("-") for word in unknown)
+        if unknown and not has_options and hasattr(parsed, "sources"):
+            parsed.sources = [*parsed.sources, *unknown]
+            unknown = []
         if unknown:
-            hint = "; --set takes KEY=VALUE" if "--set" in (args or ()) else ""
-            hint = (
-                "; nextlong plan is the dry run"
-                if "--dry-run" in unknown and self.prog == "nextlong run"
-                else hint
-            )
+            hint = ""
+            if "--dry-run" in unknown and self.prog == "nextlong run":
+                hint = "; nextlong plan is the dry run"
+            elif "--set" in (args or ()):
+                hint = "; --set takes KEY=VALUE"
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
-        if mistyped := re.match(
+        mistyped = re.match(
             r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message
-        ):
-            near = difflib.get_close_matches(
-                mistyped[1], re.findall(r"[\w-]+", mistyped[2]), n=1
-            )
-            hint = (
-                f"did you mean {near[0]!r}?"
-                if near
-                else "nextlong --help lists all commands"
-            )
-            message = f"unknown command {mistyped[1]!r}; {hint}"
+        )
+        if mistyped:
+            name, choices = mistyped.groups()
+            commands = re.findall(r"[\w-]+", choices)
+            near = difflib.get_close_matches(name, commands, n=1)
+            hint = "nextlong --help lists all commands"
+            if near:
+                hint = f"did you mean {near[0]!r}?"
+            message = f"unknown command {name!r}; {hint}"
         super().error(message)
 
 
 def parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands."""
     top_parser = _Parser(
         prog="nextlong",
-        description="Turn short documents into token-exact long sequences with hard negatives (NExtLong, arXiv 2501.12766).",
+        description="Turn short documents into token-exact long sequences with hard "
+        "negatives (NExtLong, arXiv 2501.12766).",
     )
     top_parser.add_argument(
         "--version", action="version", version=f"nextlong {nextlong.__version__}"
@@ -173,43 +199,37 @@ def parser() -> argparse.ArgumentParser:
     )
 
     def command(
-        name: str, function: str, about: str, **options: Any
+        name: str, function: str, summary: str, **options: Any
     ) -> argparse.ArgumentParser:
         sub = commands.add_parser(
-            name, help=about, **{"description": f"{about}.", **options}
+            name, help=summary, **{"description": f"{summary}.", **options}
         )
         sub.set_defaults(command=function)
         return sub
 
-    for add in (
-        _add_recipes,
-        _add_views,
-        _add_train,
-        _add_evaluate,
-        _add_replicate,
-        _add_checks,
-    ):
-        add(command)
+    _add_recipes(command)
+    _add_views(command)
+    _add_train(command)
+    _add_evaluate(command)
+    _add_replicate(command)
+    _add_checks(command)
     for name, sub in commands.choices.items():
-        if name not in (
-            "compare",
-            "sweep",
-        ):  # which print JSON instead of other outputs, or write it to a file
-            sub.add_argument(
-                "--json", action="store_true", help=_JSON_HELP.get(name, "print JSON")
-            )
+        # These print JSON instead of other outputs, or write it to a file.
+        if name in ("compare", "sweep"):
+            continue
+        meaning = _JSON_HELP.get(name, "print JSON")
+        sub.add_argument("--json", action="store_true", help=meaning)
     return top_parser
 
 
 def _set(add: _Add, *, example: str = "compose.target_tokens=65536") -> None:
-    about = f"override a key of the recipe, e.g. {example}; may be repeated"
     add(
         "--set",
         dest="overrides",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help=about,
+        help=f"override a key of the recipe, e.g. {example}; may be repeated",
     )
 
 
@@ -222,17 +242,16 @@ def _above(text: str, *, kind: type[int] | type[float]) -> float:
     value = math.nan
     with suppress(ValueError):
         value = kind(text)
-    if not (math.isfinite(value) and value > 0):
-        what = (
-            "a whole number of at least 1"
-            if kind is int
-            else "a number above 0, such as 1e8"
-        )
-        raise argparse.ArgumentTypeError(f"{text} is not {what}")
-    return value
+    if math.isfinite(value) and value > 0:
+        return value
+    wanted = "a number above 0, such as 1e8"
+    if kind is int:
+        wanted = "a whole number of at least 1"
+    raise argparse.ArgumentTypeError(f"{text} is not {wanted}")
 
 
-_count, _amount = partial(_above, kind=int), partial(_above, kind=float)
+_count = partial(_above, kind=int)
+_amount = partial(_above, kind=float)
 
 
 def _add_recipes(command: _Command) -> None:
@@ -252,8 +271,11 @@ def _add_recipes(command: _Command) -> None:
         "init", "init:init", "Write a commented recipe for your files"
     ).add_argument
     add("recipe", type=Path, metavar="RECIPE", help="the YAML file to write")
-    about = "files, folders, globs or URLs to read (default: the documents in the recipe's folder)"
-    add("sources", nargs="*", default=[], metavar="FILE", help=about)
+    meaning = (
+        "files, folders, globs or URLs to read (default: the documents in the recipe's "
+        "folder)"
+    )
+    add("sources", nargs="*", default=[], metavar="FILE", help=meaning)
     add(
         "--tokenizer",
         metavar="NAME",
@@ -319,13 +341,13 @@ def _add_recipes(command: _Command) -> None:
         "--name",
         help="name of the variant; RUN@NAME opens it (default: the recipe's `name`)",
     )
-    about = "accept input files that have changed, and read them again"
+    meaning = "accept input files that have changed, and read them again"
     add(
         "--accept-changed-inputs",
         dest="changed_inputs",
         action="store_const",
         const="accept",
-        help=about,
+        help=meaning,
     )
     add(
         "--before", metavar="STEP", help="run all steps that STEP depends on, then stop"
@@ -348,8 +370,11 @@ def _add_recipes(command: _Command) -> None:
     ).add_argument
     add("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
-    about = "values of a key, e.g. chunk.max_chars=512,1024; repeat it to run every combination"
-    add("--over", action="append", required=True, metavar="KEY=V1,V2,…", help=about)
+    meaning = (
+        "values of a key, e.g. chunk.max_chars=512,1024; repeat it to run every "
+        "combination"
+    )
+    add("--over", action="append", required=True, metavar="KEY=V1,V2,…", help=meaning)
     add("--csv", type=Path, metavar="FILE", help="write one row per variant")
     add(
         "--json",
@@ -365,10 +390,16 @@ def _add_recipes(command: _Command) -> None:
         "run:export",
         "Write finished runs in other formats, packed, split or mixed",
     ).add_argument
-    about = "runs or variants, several as a mix; files of short documents may follow the first"
-    add("runs", type=Path, nargs="+", metavar="RUN", help=about)
-    about = f"{', '.join(FORMATS.built_in)}, or a format of another package (default: the recipe's formats)"
-    add("--to", type=_words, default=[], metavar="FORMAT,…", help=about)
+    meaning = (
+        "runs or variants, several as a mix; files of short documents may follow the "
+        "first"
+    )
+    add("runs", type=Path, nargs="+", metavar="RUN", help=meaning)
+    meaning = (
+        f"{', '.join(FORMATS.built_in)}, or a format of another package (default: the "
+        "recipe's formats)"
+    )
+    add("--to", type=_words, default=[], metavar="FORMAT,…", help=meaning)
     _set(add, example="export.pack=524288")
     add(
         "--mix",
@@ -382,11 +413,17 @@ def _add_recipes(command: _Command) -> None:
         choices=("sequences", "tokens"),
         help="unit of --mix (default: sequences)",
     )
-    about = "tokens in a row of short documents (default: 8192, or the length of the run's sequences if it is less)"
-    add("--short-tokens", type=int, metavar="N", help=about)
+    meaning = (
+        "tokens in a row of short documents (default: 8192, or the length of the run's "
+        "sequences if it is less)"
+    )
+    add("--short-tokens", type=int, metavar="N", help=meaning)
     add("--into", metavar="DIR-or-URL", help="also copy the files there (export.push)")
-    about = "with --into: delete files of an earlier export there, and replace damaged files"
-    add("--replace", action="store_true", help=about)
+    meaning = (
+        "with --into: delete files of an earlier export there, and replace damaged "
+        "files"
+    )
+    add("--replace", action="store_true", help=meaning)
 
 
 def _add_views(command: _Command) -> None:
@@ -459,8 +496,11 @@ def _add_views(command: _Command) -> None:
         "report", "inspect:report", "Write an HTML report on one or more runs"
     ).add_argument
     add("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS_HELP)
-    about = "file to write (default: RUN/report.html, or ./report.html for several run directories)"
-    add("-o", "--output", type=Path, metavar="FILE", help=about)
+    meaning = (
+        "file to write (default: RUN/report.html, or ./report.html for several run "
+        "directories)"
+    )
+    add("-o", "--output", type=Path, metavar="FILE", help=meaning)
 
     add = command(
         "view",
@@ -494,8 +534,12 @@ def _add_views(command: _Command) -> None:
 
 
 def _add_train(command: _Command) -> None:
-    usage = "nextlong train RECIPE [--engine NAME] [--dry-run | --emit TRAINER DIR] [--set KEY=VALUE]…\n"
-    usage += "       nextlong train init RECIPE --data RUN [--model PATH] [--preset NAME] [--force]"
+    usage = (
+        "nextlong train RECIPE [--engine NAME] [--dry-run | --emit TRAINER DIR] "
+        "[--set KEY=VALUE]…\n"
+        "       nextlong train init RECIPE --data RUN [--model PATH] [--preset NAME] "
+        "[--force]"
+    )
     sub = command(
         "train",
         "train:train",
@@ -506,9 +550,14 @@ def _add_train(command: _Command) -> None:
         "words", nargs="+", metavar="RECIPE", help="a training recipe; or: init RECIPE"
     )
     _set(sub.add_argument, example="training.steps=50")
-    about = "nextlong: one device; torchtitan: several (default under torchrun, or if hardware.count is above 1); "
-    about += "trl: fine-tuning on data.chat with TRL's SFTTrainer"
-    sub.add_argument("--engine", choices=("nextlong", "torchtitan", "trl"), help=about)
+    meaning = (
+        "nextlong: one device; torchtitan: several (default under torchrun, or if "
+        "hardware.count is above 1); trl: fine-tuning on data.chat with TRL's "
+        "SFTTrainer"
+    )
+    sub.add_argument(
+        "--engine", choices=("nextlong", "torchtitan", "trl"), help=meaning
+    )
     add = sub.add_mutually_exclusive_group().add_argument
     add(
         "--dry-run",
@@ -520,8 +569,11 @@ def _add_train(command: _Command) -> None:
         action="store_true",
         help="with --dry-run: also a table of other machines and row lengths",
     )
-    about = "write the config, data and launch script of axolotl, megatron, olmo, prolong or trl"
-    add("--emit", nargs=2, metavar=("TRAINER", "DIR"), help=about)
+    meaning = (
+        "write the config, data and launch script of axolotl, megatron, olmo, prolong "
+        "or trl"
+    )
+    add("--emit", nargs=2, metavar=("TRAINER", "DIR"), help=meaning)
     add = sub.add_argument_group("init").add_argument
     add(
         "--data",
@@ -540,8 +592,11 @@ def _add_train(command: _Command) -> None:
         metavar="PATH",
         help="a model folder or hub name, as for from_pretrained",
     )
-    about = "paper-128k, paper-512k, paper-sft, authors-512k, or tiny (a model from scratch)"
-    add("--preset", metavar="NAME", help=about)
+    meaning = (
+        "paper-128k, paper-512k, paper-sft, authors-512k, or tiny (a model from "
+        "scratch)"
+    )
+    add("--preset", metavar="NAME", help=meaning)
     add(
         "--out",
         metavar="DIR",
@@ -551,21 +606,31 @@ def _add_train(command: _Command) -> None:
 
 
 def _add_evaluate(command: _Command) -> None:
-    about = "Evaluate a model on RULER, HELMET, needles, LongBench v2, short text and probes, and report the scores"
-    forms = "nextlong evaluate MODEL …  ·  nextlong evaluate report RESULTS… -o table.html  ·  "
-    forms += "nextlong evaluate import HELMET-RESULT.json… --out RESULTS"
-    sub = command("evaluate", "train:evaluate_command", about, description=forms)
-    about = "a model folder or hub name; with --url its name on the server; or: report, judge, import, data"
-    sub.add_argument("model", metavar="MODEL", help=about)
-    about = "report, judge: results to read; import: HELMET's files; data: suites"
+    summary = (
+        "Evaluate a model on RULER, HELMET, needles, LongBench v2, short text and "
+        "probes, and report the scores"
+    )
+    forms = (
+        "nextlong evaluate MODEL …  ·  nextlong evaluate report RESULTS… -o table.html "
+        " ·  nextlong evaluate import HELMET-RESULT.json… --out RESULTS"
+    )
+    sub = command("evaluate", "train:evaluate_command", summary, description=forms)
+    meaning = (
+        "a model folder or hub name; with --url its name on the server; or: report, "
+        "judge, import, data"
+    )
+    sub.add_argument("model", metavar="MODEL", help=meaning)
+    meaning = "report, judge: results to read; import: HELMET's files; data: suites"
     sub.add_argument(
-        "files", nargs="*", type=Path, default=[], metavar="RESULTS", help=about
+        "files", nargs="*", type=Path, default=[], metavar="RESULTS", help=meaning
     )
 
     add = sub.add_argument_group("tasks and data").add_argument
-    about = "ruler, helmet, needle, nolima, babilong, mrcr, graphwalks, longbench-v2, short, attention … "
-    about += "(default: ruler)"
-    add("--suite", type=_words, default=[], metavar="NAME,…", help=about)
+    meaning = (
+        "ruler, helmet, needle, nolima, babilong, mrcr, graphwalks, longbench-v2, "
+        "short, attention … (default: ruler)"
+    )
+    add("--suite", type=_words, default=[], metavar="NAME,…", help=meaning)
     add(
         "--tasks",
         type=_words,
@@ -573,8 +638,11 @@ def _add_evaluate(command: _Command) -> None:
         metavar="NAME,…",
         help="run only these tasks, e.g. niah_single_1,vt",
     )
-    about = "context lengths in tokens, including the answer (default: 8k..128k; longbench-v2: 128k)"
-    add("--lengths", metavar="L,…", help=about)
+    meaning = (
+        "context lengths in tokens, including the answer (default: 8k..128k; "
+        "longbench-v2: 128k)"
+    )
+    add("--lengths", metavar="L,…", help=meaning)
     add(
         "--samples",
         type=int,
@@ -619,18 +687,14 @@ def _add_evaluate(command: _Command) -> None:
     )
 
     add = sub.add_argument_group("model and inference").add_argument
-    formats, about = (
-        ("completion", "chat", "messages"),
-        "base model, chat model, or a server's own template",
-    )
     add(
         "--prompt-format",
-        choices=formats,
+        choices=("completion", "chat", "messages"),
         default="completion",
-        help=f"{about} (default: completion)",
+        help="base model, chat model, or a server's own template (default: completion)",
     )
-    about = "chat: let the model reason before it answers, in up to N more tokens"
-    add("--thinking", type=int, default=0, metavar="N", help=about)
+    meaning = "chat: let the model reason before it answers, in up to N more tokens"
+    add("--thinking", type=int, default=0, metavar="N", help=meaning)
     engines = ("transformers", "vllm")
     add(
         "--engine",
@@ -657,10 +721,13 @@ def _add_evaluate(command: _Command) -> None:
         help="auto, cpu, cuda:1, or sharded over all GPUs: sharded (default: auto)",
     )
     dtypes = ("auto", "bfloat16", "float16", "float32")
-    about = "data type of weights and cache (default: auto, as in the checkpoint)"
-    add("--dtype", choices=dtypes, default="auto", help=about)
-    about = "attention implementation of transformers: sdpa, flash_attention_2 (default: sdpa)"
-    add("--attention", default="sdpa", help=about)
+    meaning = "data type of weights and cache (default: auto, as in the checkpoint)"
+    add("--dtype", choices=dtypes, default="auto", help=meaning)
+    meaning = (
+        "attention implementation of transformers: sdpa, flash_attention_2 (default: "
+        "sdpa)"
+    )
+    add("--attention", default="sdpa", help=meaning)
     add(
         "--chunk-tokens",
         type=int,
@@ -707,7 +774,7 @@ def _add_evaluate(command: _Command) -> None:
     )
 
     add = sub.add_argument
-    about = "report: file to write (.html, .md or .tex); may be repeated"
+    meaning = "report: file to write (.html, .md or .tex); may be repeated"
     add(
         "-o",
         "--output",
@@ -715,7 +782,7 @@ def _add_evaluate(command: _Command) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help=about,
+        help=meaning,
     )
     add(
         "--figures",
@@ -723,22 +790,28 @@ def _add_evaluate(command: _Command) -> None:
         metavar="FOLDER",
         help="report: also write the figures to FOLDER, as SVG and PNG",
     )
-    about = "report: allow results with different n, seeds or protocols"
+    meaning = "report: allow results with different n, seeds or protocols"
     add(
         "--mixed",
         dest="protocols",
         action="store_const",
         const="mixed",
         default="same",
-        help=about,
+        help=meaning,
     )
 
 
 def _add_replicate(command: _Command) -> None:
-    usage = "nextlong replicate (RECIPE | --preset NAME) [--corpus FILE]… [--out DIR] [--set KEY=VALUE]… [--dry-run]\n"
-    usage += "       nextlong replicate init RECIPE --preset NAME [--corpus FILE]… [--force]\n"
-    usage += "       nextlong replicate report RESULTS… [--to DIR]"
-    about = "Run a small-scale replication of the paper: small models, trained on the sequences of each method"
+    usage = (
+        "nextlong replicate (RECIPE | --preset NAME) [--corpus FILE]… [--out DIR] "
+        "[--set KEY=VALUE]… [--dry-run]\n"
+        "       nextlong replicate init RECIPE --preset NAME [--corpus FILE]… [--force]\n"
+        "       nextlong replicate report RESULTS… [--to DIR]"
+    )
+    about = (
+        "Run a small-scale replication of the paper: small models, trained on the "
+        "sequences of each method"
+    )
     add = command("replicate", "train:replicate", about, usage=usage).add_argument
     add(
         "words",
@@ -779,15 +852,24 @@ def _add_replicate(command: _Command) -> None:
 
 
 def _add_checks(command: _Command) -> None:
-    about = "Verify a run or a delivered export with an independent implementation; exit code 1 if a check fails"
-    add = command("verify", "inspect:verify", about).add_argument
-    about = "a run, or the destination of `export --into`: a folder or a URL such as s3://bucket/prefix"
-    add("run", metavar="RUN-or-FOLDER", help=about)
-    about = "for a folder or URL: the run that its rows must come from"
-    add("--run", dest="made_by", type=Path, metavar="RUN", help=about)
-    about = "how many meta-chunks to search again and vectors to encode again (default: 100); all: every one, and "
-    about += "tokenize every chunk with the reference tokenizer (otherwise a sample in large runs)"
-    add("--sample", default="100", metavar="N", help=about)
+    summary = (
+        "Verify a run or a delivered export with an independent implementation; exit "
+        "code 1 if a check fails"
+    )
+    add = command("verify", "inspect:verify", summary).add_argument
+    meaning = (
+        "a run, or the destination of `export --into`: a folder or a URL such as "
+        "s3://bucket/prefix"
+    )
+    add("run", metavar="RUN-or-FOLDER", help=meaning)
+    meaning = "for a folder or URL: the run that its rows must come from"
+    add("--run", dest="made_by", type=Path, metavar="RUN", help=meaning)
+    meaning = (
+        "how many meta-chunks to search again and vectors to encode again (default: "
+        "100); all: every one, and tokenize every chunk with the reference tokenizer "
+        "(otherwise a sample in large runs)"
+    )
+    add("--sample", default="100", metavar="N", help=meaning)
     add("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     add(
         "--workers",
