@@ -545,14 +545,14 @@ def test_copies_do_not_end_a_draft_whose_other_candidates_suffice(stored, monkey
 def judged_pairs(monkeypatch):
     """Return the list to which each comparison adds the number of pairs that it judges."""
     counts = []
-    plain = rule._shared
+    plain = rule._shared_weights
 
     def shared(*arguments):
         weights = plain(*arguments)
         counts.append(len(weights))
         return weights
 
-    monkeypatch.setattr(rule, "_shared", shared)
+    monkeypatch.setattr(rule, "_shared_weights", shared)
     return counts
 
 

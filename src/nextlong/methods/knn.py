@@ -1,7 +1,8 @@
 """KNN: a document followed by its nearest neighbours, nearest first.
 
-The published baseline (of arXiv 2310.10638, 2405.19846 and 2501.12766) drafts each seed document independently, so popular
-documents are in many sequences: `reuse="across-sequences"`. With `"never"`, a document is used only by the first seed, in
+The published baseline (of arXiv 2310.10638, 2405.19846 and 2501.12766) drafts each seed
+document independently, so popular documents are in many sequences:
+`reuse="across-sequences"`. With `"never"`, a document is used only by the first seed, in
 sampled order, that reaches it, so the neighbours of later seeds are less and less similar.
 """
 
@@ -46,38 +47,37 @@ class _KnnMethod(DocumentMethod[Knn]):
     def draft(
         self, documents: CorpusArrays, options: Knn, request: DraftRequest
     ) -> Drafted:
-        """Return a sequence for each seed, in sampled order, whose unused neighbours reach T; other seeds use no documents."""
-        near, tokens = documents.neighbours, documents.tokens
+        """Return a sequence for each seed, in sampled order.
+
+        Its unused neighbours reach T; other seeds use no documents.
+        """
+        near = documents.neighbours
         assert near is not None
-        free = np.ones(len(tokens), np.bool_)
+        is_free = np.ones(len(documents.tokens), np.bool_)
+        no_cosine = np.array([np.nan], np.float32)
         drafts: list[Draft] = []
         starved = 0
-        for seed, (first, last) in zip(
-            near.queries.tolist(), pairwise(near.offsets.tolist()), strict=True
-        ):
+        seeds = near.queries.tolist()
+        bounds = pairwise(near.offsets.tolist())
+        for seed, (first, last) in zip(seeds, bounds, strict=True):
             if len(drafts) == request.sequences:
                 break
-            if not free[seed]:
+            if not is_free[seed]:
                 continue
-            # The seed and its unused neighbours, nearest first; the first `count` of them reach the target.
+            # The seed and its unused neighbours, nearest first; the first `count` of them
+            # reach the target.
             nearest = near.documents[first:last]
-            sequence = np.concatenate([[seed], nearest[free[nearest]]])
-            count = (
-                int(np.searchsorted(np.cumsum(tokens[sequence]), request.target_tokens))
-                + 1
-            )
+            is_unused = is_free[nearest]
+            sequence = np.concatenate([[seed], nearest[is_unused]])
+            filled = np.cumsum(documents.tokens[sequence])
+            count = int(np.searchsorted(filled, request.target_tokens)) + 1
             if count > len(sequence):
                 starved += 1
                 continue
-            cosines = np.concatenate(
-                [
-                    np.array([np.nan], np.float32),
-                    near.cosines[first:last][free[nearest]],
-                ]
-            )
+            cosines = np.concatenate([no_cosine, near.cosines[first:last][is_unused]])
             drafts.append(Draft(sequence[:count], cosines[:count]))
             if options.reuse == "never":
-                free[sequence[:count]] = False
+                is_free[sequence[:count]] = False
         return Drafted(drafts=drafts, starved=starved)
 
 
