@@ -1,18 +1,22 @@
-"""Extract keywords from documents in any script: RAKE on queries that the document answers.
+"""Extract keywords from documents in any script: RAKE on queries that they answer.
 
-In:  documents, a shard at a time; a doc2query model, or the extractive stand-in, a document's most central sentences.
-Out: for each document that has chunks, its keywords, best first, as 8-byte hashes (the strings take about 26 bytes).
+In:  documents, a shard at a time; a doc2query model, or the extractive stand-in, a
+     document's most central sentences.
+Out: for each document that has chunks, its keywords, best first, as 8-byte hashes (the
+     strings take about 26 bytes).
 
-RAKE (Rose, Engel, Cramer, Cowley: "Automatic Keyword Extraction from Individual Documents", 2010): a phrase is a run of
-words between stop words and punctuation. A word scores degree / frequency, where its degree is the total length of the
-phrases that contain it; a phrase scores the sum of its words. A phrase of two words that occur only there scores 4, a
-single word 1. Numbers are kept in phrases but score nothing, or every year would be a keyword. The paper's joining of
-phrases across stop words is omitted. RAKE is our own because rake-nltk, python-rake, multi-rake and rake-spacy are not
-maintained, and RAKEkeywords 0.3.1 handles only ASCII.
+RAKE (Rose, Engel, Cramer, Cowley: "Automatic Keyword Extraction from Individual Documents",
+2010): a phrase is a run of words between stop words and punctuation. A word scores degree /
+frequency, where its degree is the total length of the phrases that contain it; a phrase
+scores the sum of its words. A phrase of two words that occur only there scores 4, a single
+word 1. Numbers are kept in phrases but score nothing, or every year would be a keyword. The
+paper's joining of phrases across stop words is omitted. RAKE is our own because rake-nltk,
+python-rake, multi-rake and rake-spacy are not maintained, and RAKEkeywords 0.3.1 handles
+only ASCII.
 
-Words in scripts without spaces come from ICU's dictionaries (icu4py, an extra), 1.6 million characters a second. BudouX
-gives phrases and lacks three of the six scripts; jieba's last release is from 2020. Stop words of 57 languages are those of
-stopwordsiso.
+Words in scripts without spaces come from ICU's dictionaries (icu4py, an extra), 1.6 million
+characters a second. BudouX gives phrases and lacks three of the six scripts; jieba's last
+release is from 2020. Stop words of 57 languages are those of stopwordsiso.
 """
 
 from __future__ import annotations
@@ -47,7 +51,10 @@ _KEYWORDS = pa.schema([("keywords", pa.list_(pa.uint64()))])
 
 
 class KeywordsResult(TaskResult):
-    """The documents of a shard of `source`, those that have a keyword, and the origin of their queries."""
+    """The documents of a shard of `source`, and how many have a keyword.
+
+    `queries` is the origin of their queries.
+    """
 
     documents: int
     with_keywords: int
@@ -74,87 +81,94 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
     """Return the step from documents to the keywords of their queries."""
     if not isinstance(options, Keywords):
         base = "nextlong.methods.keywords.Keywords"
-        why = f"needs keywords, but its Options do not derive from {base}, whose keys configure the extraction"
-        raise METHODS.broken(method, why)
-    files = {
-        "documents": (ingest, ".documents.arrow"),
-        "chunks": (chunk, ".chunks.arrow"),
-    }
-    tasks = each_shard(partial(_extract_keywords, options=options), **files)
+        raise METHODS.broken(
+            method,
+            f"needs keywords, but its Options do not derive from {base}, whose keys "
+            "configure the extraction",
+        )
+    tasks = each_shard(
+        partial(_extract_keywords, options=options),
+        documents=(ingest, ".documents.arrow"),
+        chunks=(chunk, ".chunks.arrow"),
+    )
     config: Json = options.model_dump(include=set(Keywords.model_fields))
-    is_model = options.queries != "extractive"  # a model uses a GPU if there is one
-    model = Path(options.queries).expanduser()
-    if is_model and model.is_dir():
+    is_model = options.queries != "extractive"
+    model_folder = Path(options.queries).expanduser()
+    if is_model and model_folder.is_dir():
         # Its path depends on the working directory.
         config["queries"] = "model"
-        config["files"] = store.hash_folder(model)
-    needs = Resources(gpu="optional" if is_model else "unused")
+        config["files"] = store.hash_folder(model_folder)
     return Step(
-        "keywords",
-        3,
-        config,
-        (ingest, chunk),
-        tasks,
-        KeywordsResult,
-        resources=needs,
+        name="keywords",
+        version=3,
+        config=config,
+        inputs=(ingest, chunk),
+        tasks=tasks,
+        result=KeywordsResult,
+        # A model uses a GPU if there is one.
+        resources=Resources(gpu="optional" if is_model else "unused"),
     )
 
 
 def _extract_keywords(
     out: Path, *, documents: Path, chunks: Path, options: Keywords
 ) -> KeywordsResult:
-    """Write `{out}.keywords.arrow`: the hashes of the keywords of each document of a shard that has chunks."""
+    """Write `{out}.keywords.arrow`.
+
+    The hashes of the keywords of each document of a shard that has chunks.
+    """
+    # (d,) ascending: the documents of the shard that have chunks.
     doc_rows = np.unique(read_chunks(chunks)["doc_row"])
-    model = None if options.queries == "extractive" else _doc2query(options.queries)
-    with_keywords, source = 0, ""
+    model = None
+    if options.queries != "extractive":
+        model = _doc2query(options.queries)
+    with_keywords = 0
+    source = ""
     with (
         pa.OSFile(f"{out}.keywords.arrow", "wb") as sink,
         pa.ipc.new_file(sink, _KEYWORDS) as writer,
     ):
         for first, batch in record_batches(documents):
+            # All documents of a shard have the same source.
+            source = batch.column("source")[0].as_py()
             low, high = np.searchsorted(doc_rows, [first, first + batch.num_rows])
-            source = batch.column("source")[
-                0
-            ].as_py()  # all documents of a shard have the same source
-            texts = (
-                batch.column("text")
-                .take(pa.array(doc_rows[low:high] - first))
-                .to_pylist()
-            )
-            queries = (
-                [_extract_queries(text) for text in texts]
-                if model is None
-                else model.queries(texts)
-            )
-            keywords = [_candidate_keywords(of_text, options) for of_text in queries]
-            with_keywords += sum(map(bool, keywords))
-            hashes = [
-                [xxhash.xxh3_64_intdigest(keyword.encode()) for keyword in of_text]
-                for of_text in keywords
-            ]
-            writer.write_batch(
-                pa.record_batch(
-                    [pa.array(hashes, _KEYWORDS.field(0).type)], schema=_KEYWORDS
+            batch_rows = pa.array(doc_rows[low:high] - first)
+            texts = batch.column("text").take(batch_rows).to_pylist()
+            if model is None:
+                queries = [_extract_queries(text) for text in texts]
+            else:
+                queries = model.queries(texts)
+            hashes: list[list[int]] = []
+            for document_queries in queries:
+                keywords = _candidate_keywords(document_queries, options)
+                with_keywords += bool(keywords)
+                hashes.append(
+                    [xxhash.xxh3_64_intdigest(keyword.encode()) for keyword in keywords]
                 )
-            )
-    origin = _EXTRACTIVE if model is None else options.queries
+            column = pa.array(hashes, _KEYWORDS.field(0).type)
+            writer.write_batch(pa.record_batch([column], schema=_KEYWORDS))
     return KeywordsResult(
         documents=len(doc_rows),
         with_keywords=with_keywords,
-        queries=origin,
+        queries=_EXTRACTIVE if model is None else options.queries,
         source=source,
     )
 
 
 def read_keywords(paths: Sequence[Path]) -> pa.ChunkedArray:
-    """Return the keywords of all documents, list<uint64> (n,), memory-mapped: for 240 million documents they take 19 GB."""
-    columns = [
-        batch.column("keywords") for path in paths for _, batch in record_batches(path)
-    ]
+    """Return the keywords of all documents, list<uint64> (n,), memory-mapped.
+
+    For 240 million documents they take 19 GB.
+    """
+    columns = []
+    for path in paths:
+        for _, batch in record_batches(path):
+            columns.append(batch.column("keywords"))
     return pa.chunked_array(columns, _KEYWORDS.field(0).type)
 
 
-_EXTRACTIVE: Final = "extractive stand-in"  # its name in reports, because these are not queries of a model
+# Its name in reports, because these are not queries of a model.
+_EXTRACTIVE: Final = "extractive stand-in"
 
 # The paper's two examples, and other frequent but empty phrases of doc2query models and prose.
 _UNINFORMATIVE: Final = frozenset(
@@ -166,64 +180,76 @@ _UNINFORMATIVE: Final = frozenset(
     ]
 )  # fmt: skip
 
-# A full stop within a word (3.14, example.org) ends no sentence. Matching sentences is five times as fast as splitting.
-_ENDS: Final = "。！？।॥؟۔។။"  # of Chinese and Japanese, Devanagari, Arabic and Urdu, Khmer, Burmese
+# Of Chinese and Japanese, Devanagari, Arabic and Urdu, Khmer, Burmese.
+_ENDS: Final = "。！？।॥؟۔។။"
+# A full stop within a word (3.14, example.org) ends no sentence. Matching sentences is five
+# times as fast as splitting.
 _SENTENCES: Final = re.compile(
     rf"[^\n.!?{_ENDS}]+(?:[.!?]+(?=\S)[^\n.!?{_ENDS}]+)*[.!?{_ENDS}]*"
 )
 _READ_CHARS: Final = 8192  # of a document; its subject shows early
 _QUERY_CHARS: Final = 300  # longer sentences are truncated, because a query is short
-_MAX_SEGMENTS: Final = 8  # segments of a document for which a model predicts a query …
-_QUERY_TOKENS: Final = 64  # … of at most this many tokens
+# Segments of a document for which a model predicts a query, and the most tokens of one.
+_MAX_SEGMENTS: Final = 8
+_QUERY_TOKENS: Final = 64
 _LANGUAGE_CHARS: Final = 2000  # of a text, from which its language is detected
+_INSTALL: Final = "pip install 'nextlong[quest]'"
 
 
 def _extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
-    """Return the first line and the most central sentences of a text in reading order, with spaces between words.
+    """Return the first line and the most central sentences of a text, in reading order.
 
-    The centrality of a sentence is the sum of the counts, in the text, of its distinct words other than stop words, divided by
-    the square root of their number. Deterministic, without a model.
+    With spaces between words. The centrality of a sentence is the sum of the counts, in the
+    text, of its distinct words other than stop words, divided by the square root of their
+    number. Deterministic, without a model.
     """
     head = _spaced(text[:_READ_CHARS])
-    stripped = (
-        " ".join(sentence.split())[:_QUERY_CHARS]
-        for sentence in _SENTENCES.findall(head)
-    )
-    sentences = list(dict.fromkeys(filter(None, stripped)))
-    stop_words = _stop_words_of(_find_words(head[:_LANGUAGE_CHARS].lower()))
-    words = [
-        set(filter(_is_word, _find_words(sentence.lower()))) - stop_words
-        for sentence in sentences
-    ]
-    counts = Counter(word for sentence_words in words for word in sentence_words)
-    central = [
-        sum(counts[word] for word in distinct) / math.sqrt(len(distinct) or 1)
-        for distinct in words
-    ]
-    best = sorted(range(1, len(sentences)), key=lambda place: (-central[place], place))[
-        : max_queries - 1
-    ]
-    return [sentences[place] for place in sorted([*best, 0])] if sentences else []
+    # Distinct, in reading order.
+    distinct: dict[str, None] = {}
+    for found in _SENTENCES.findall(head):
+        sentence = " ".join(found.split())[:_QUERY_CHARS]
+        if sentence:
+            distinct[sentence] = None
+    sentences = list(distinct)
+    if not sentences:
+        return []
+    beginning = head[:_LANGUAGE_CHARS].lower()
+    stop_words = _stop_words_of(_find_words(beginning))
+    counts: Counter[str] = Counter()
+    words_of_sentences: list[set[str]] = []
+    for sentence in sentences:
+        tokens = _find_words(sentence.lower())
+        words = set(filter(_is_word, tokens)) - stop_words
+        words_of_sentences.append(words)
+        counts.update(words)
+    centrality: list[float] = []
+    for words in words_of_sentences:
+        shared = sum(map(counts.__getitem__, words))
+        centrality.append(shared / math.sqrt(len(words) or 1))
+    # The first line is always a query; of equally central sentences, the earlier one is.
+    others = range(1, len(sentences))
+    ranked = sorted(others, key=lambda index: (-centrality[index], index))
+    chosen = [0, *ranked[: max_queries - 1]]
+    return [sentences[index] for index in sorted(chosen)]
 
 
 def _candidate_keywords(queries: Sequence[str], options: Keywords) -> list[str]:
-    """Return the keywords of a document's queries, best first: RAKE phrases without uninformative ones."""
+    """Return the keywords of a document's queries, best first.
 
-    def is_candidate(phrase: str, score: float) -> bool:
-        size = len(phrase) + 2 * len(
-            _IDEOGRAPH.findall(phrase)
-        )  # an ideograph is as informative as three letters
-        return (
+    RAKE phrases without uninformative ones.
+    """
+    keywords = []
+    text = _spaced("\n".join(queries))
+    for phrase, score in _key_phrases(text):
+        # An ideograph is as informative as three letters.
+        size = len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase))
+        if (
             size >= options.min_keyword_chars
             and score >= options.min_keyword_score
             and phrase not in _UNINFORMATIVE
-        )
-
-    return [
-        phrase
-        for phrase, score in _key_phrases(_spaced("\n".join(queries)))
-        if is_candidate(phrase, score)
-    ]
+        ):
+            keywords.append(phrase)
+    return keywords
 
 
 class _Doc2Query:
@@ -237,101 +263,121 @@ class _Doc2Query:
         batch_size: int = 32,
         device: str | None = None,
     ) -> None:
-        """Load the model by its Hub name or its folder. Raises EncoderError if this fails."""
-        self._segment_tokens, self._batch_size = segment_tokens, batch_size
+        """Load the model by its Hub name or its folder.
+
+        Raises EncoderError if this fails.
+        """
+        self._segment_tokens = segment_tokens
+        self._batch_size = batch_size
         try:
-            torch, transformers = (
-                importlib.import_module("torch"),
-                importlib.import_module("transformers"),
-            )
+            torch = importlib.import_module("torch")
+            transformers = importlib.import_module("transformers")
         except ImportError as error:
-            cure = "pip install 'nextlong[quest]', or set quest.queries: extractive, which needs no model"
-            raise EncoderError(f"quest.queries={name}: {error}; {cure}") from None
+            raise EncoderError(
+                where=f"quest.queries={name}",
+                problem=str(error),
+                fix=(
+                    f"{_INSTALL}, or set quest.queries: extractive, which needs no model"
+                ),
+            ) from None
         try:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(name)
             model = transformers.AutoModelForSeq2SeqLM.from_pretrained(name)
         except (ImportError, OSError, ValueError) as error:
-            cure = "pip install 'nextlong[quest]'"
+            fix = _INSTALL
             if not isinstance(error, ImportError):
-                cure = "give the folder of a T5 and its tokenizer, or a Hub name, such as doc2query/msmarco-t5-base-v1"
+                fix = (
+                    "give the folder of a T5 and its tokenizer, or a Hub name, such as "
+                    "doc2query/msmarco-t5-base-v1"
+                )
             raise EncoderError(
-                f"quest.queries={name} cannot be loaded: {first_sentence(error)}; {cure}"
+                where="quest.queries",
+                value=name,
+                problem=f"cannot be loaded: {first_sentence(error)}",
+                fix=fix,
             ) from None
-        device = device or (
-            f"cuda:{next(iter(granted_gpus()), 0)}"
-            if torch.cuda.is_available()
-            else "cpu"
-        )
+        if device is None:
+            device = "cpu"
+            if torch.cuda.is_available():
+                device = f"cuda:{next(iter(granted_gpus()), 0)}"
+        self._torch = torch
         try:
-            self._torch, self._model = torch, model.to(device).eval()
+            self._model = model.to(device).eval()
         except (RuntimeError, AssertionError) as error:
-            why = f"does not run on device={device!r}: {first_sentence(error)}; use another model"
-            raise EncoderError(f"quest.queries={name} {why}") from None
+            raise EncoderError(
+                where="quest.queries",
+                value=name,
+                problem=f"does not run on device={device!r}: {first_sentence(error)}",
+                fix="use another model",
+            ) from None
 
     def queries(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the queries of each text, one for each of its first `_MAX_SEGMENTS` segments of `segment_tokens` tokens."""
-        # Decoding is greedy, because a run must be repeatable; the authors of docTTTTTquery sample (top-k 10).
+        """Return the queries of each text.
+
+        One for each of its first `_MAX_SEGMENTS` segments of `segment_tokens` tokens.
+        """
+        # The text of each segment, and the ids of it.
         owners: list[int] = []
         segments: list[list[int]] = []
         size = self._segment_tokens - 1
-        for number, text in enumerate(texts):
-            ids = self._tokenizer(text, add_special_tokens=False, verbose=False)[
-                "input_ids"
-            ]
-            starts = range(0, min(len(ids), size * _MAX_SEGMENTS), size)
-            owners += [number] * len(starts)
-            segments += [
-                [*ids[start : start + size], self._tokenizer.eos_token_id]
-                for start in starts
-            ]
+        end = self._tokenizer.eos_token_id
+        for index, text in enumerate(texts):
+            encoded = self._tokenizer(text, add_special_tokens=False, verbose=False)
+            ids = encoded["input_ids"]
+            for start in range(0, min(len(ids), size * _MAX_SEGMENTS), size):
+                owners.append(index)
+                segments.append([*ids[start : start + size], end])
+
         predicted = [""] * len(segments)
         # Batches hold segments of similar length, so that they contain little padding.
         longest_first = sorted(
             range(len(segments)),
-            key=lambda place: (-len(segments[place]), segments[place]),
+            key=lambda index: (-len(segments[index]), segments[index]),
         )
-        for start in range(0, len(segments), self._batch_size):
-            places = longest_first[start : start + self._batch_size]
-            batch = self._tokenizer.pad(
-                {"input_ids": [segments[place] for place in places]},
-                return_tensors="pt",
-            )
-            inputs = {
-                name: batch[name].to(self._model.device)
-                for name in ("input_ids", "attention_mask")
-            }
-            with self._torch.inference_mode():
-                outputs = self._model.generate(
-                    **inputs, max_new_tokens=_QUERY_TOKENS, do_sample=False, num_beams=1
-                )
-            decoded = self._tokenizer.batch_decode(outputs, skip_special_tokens=True)
-            for place, query in zip(places, decoded, strict=True):
-                predicted[place] = query.strip()
-        queries_of: list[dict[str, None]] = [
-            {} for _ in texts
-        ]  # dictionaries as ordered sets
+        for first in range(0, len(segments), self._batch_size):
+            indices = longest_first[first : first + self._batch_size]
+            answers = self._predict([segments[index] for index in indices])
+            for index, query in zip(indices, answers, strict=True):
+                predicted[index] = query.strip()
+
+        # Dictionaries as ordered sets.
+        queries_of_texts: list[dict[str, None]] = [{} for _ in texts]
         for owner, query in zip(owners, predicted, strict=True):
-            queries_of[owner].setdefault(query)
-        return [[*filter(None, of_text)] for of_text in queries_of]
+            if query:
+                queries_of_texts[owner].setdefault(query)
+        return [list(queries) for queries in queries_of_texts]
+
+    def _predict(self, segments: Sequence[Sequence[int]]) -> list[str]:
+        """Return a query for each segment of a batch.
+
+        Decoding is greedy, because a run must be repeatable; the authors of docTTTTTquery
+        sample (top-k 10).
+        """
+        batch = self._tokenizer.pad({"input_ids": segments}, return_tensors="pt")
+        with self._torch.inference_mode():
+            outputs = self._model.generate(
+                input_ids=batch["input_ids"].to(self._model.device),
+                attention_mask=batch["attention_mask"].to(self._model.device),
+                max_new_tokens=_QUERY_TOKENS,
+                do_sample=False,
+                num_beams=1,
+            )
+        decoded: list[str] = self._tokenizer.batch_decode(
+            outputs, skip_special_tokens=True
+        )
+        return decoded
 
 
-_doc2query = lru_cache(maxsize=1)(
-    _Doc2Query
-)  # a worker loads the model once for all its shards
+# A worker loads the model once for all its shards.
+_doc2query = lru_cache(maxsize=1)(_Doc2Query)
 
 
 def _key_phrases(text: str) -> list[tuple[str, float]]:
-    """Return each distinct phrase, in lower case, and its score, descending; ties in alphabetical order."""
-    words = _find_words(text.lower())
-    stop_words = _stop_words_of(words)
-    phrases: list[tuple[str, ...]] = []
-    run: list[str] = []
-    for word in [*words, "\n"]:
-        if _is_word(word) and word not in stop_words:
-            run.append(word)
-        elif run:
-            phrases.append(tuple(run))
-            run = []
+    """Return each distinct phrase, in lower case, and its score, descending.
+
+    Ties are in alphabetical order.
+    """
+    phrases = _phrases(text)
     frequency: Counter[str] = Counter()
     degree: Counter[str] = Counter()
     for phrase in phrases:
@@ -339,29 +385,42 @@ def _key_phrases(text: str) -> list[tuple[str, float]]:
         for word in words:
             frequency[word] += 1
             degree[word] += len(words)
-    word_score = {word: degree[word] / frequency[word] for word in frequency}
-    scores = {
-        " ".join(phrase): sum(word_score.get(word, 0.0) for word in phrase)
-        for phrase in phrases
-    }
+    word_scores = {word: degree[word] / frequency[word] for word in frequency}
+    scores: dict[str, float] = {}
+    for phrase in phrases:
+        scores[" ".join(phrase)] = sum(word_scores.get(word, 0.0) for word in phrase)
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _phrases(text: str) -> list[tuple[str, ...]]:
+    """Return the runs of words between stop words and punctuation, in order."""
+    tokens = _find_words(text.lower())
+    stop_words = _stop_words_of(tokens)
+    phrases: list[tuple[str, ...]] = []
+    run: list[str] = []
+    # The line break ends the last run.
+    for token in [*tokens, "\n"]:
+        if _is_word(token) and token not in stop_words:
+            run.append(token)
+        elif run:
+            phrases.append(tuple(run))
+            run = []
+    return phrases
 
 
 _UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # noqa: E501
 _UNSPACED_RUN: Final = re.compile(f"[{_UNSPACED}]+")
-_IS_LATIN: Final = re.compile(
-    "[\0-\u02ff\u2000-\u206f]*"
-).fullmatch  # words have no combining marks
+# Words of these characters have no combining marks.
+_IS_LATIN: Final = re.compile("[\0-\u02ff\u2000-\u206f]*").fullmatch
 _LATIN_TOKENS: Final = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]|\n")
 _IDEOGRAPH: Final = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
-_LEAST_UNSPACED: Final = 0.1  # share of a text's characters; less are names and quotations in another language
+# Share of a text's characters; less are names and quotations in another language.
+_MIN_UNSPACED: Final = 0.1
 _LANGUAGE_WORDS: Final = 200  # words from which the language is detected
-_SURELY_ENGLISH: Final = (
-    0.2  # share of English stop words from which other languages need not be checked
-)
-_FEW_STOP_WORDS: Final = (
-    2  # so few tell nothing about the language: titles, formulas, names
-)
+# Share of English stop words from which other languages need not be checked.
+_SURELY_ENGLISH: Final = 0.2
+# So few tell nothing about the language: titles, formulas, names.
+_FEW_STOP_WORDS: Final = 2
 _MARGIN: Final = 1.5  # by which another language must have more stop words than English
 _ENGLISH: Final = "en"
 # The most common function words of languages that stopwordsiso lacks.
@@ -373,16 +432,24 @@ _OTHER_STOP_WORDS: Final = {
 
 
 def _spaced(text: str) -> str:
-    """Return the text with spaces between words if its script has none, as Thai. Raises RecipeError without icu4py."""
+    """Return the text with spaces between words if its script has none, as Thai.
+
+    Raises RecipeError without icu4py.
+    """
     runs = _UNSPACED_RUN.findall(text)
-    if sum(map(len, runs)) <= _LEAST_UNSPACED * len(text):
+    if sum(map(len, runs)) <= _MIN_UNSPACED * len(text):
         return text
     try:
         from icu4py.breakers import WordBreaker
     except ImportError:
         raise RecipeError(
-            f"compose.method=quest extracts keywords from words, and the text {runs[0][:20]!r} … has no spaces between words; "
-            "pip install 'nextlong[languages]'"
+            where="compose.method",
+            value="quest",
+            problem=(
+                f"extracts keywords from words, and the text {runs[0][:20]!r} … has no "
+                "spaces between words"
+            ),
+            fix="pip install 'nextlong[languages]'",
         ) from None
     return _UNSPACED_RUN.sub(
         lambda run: f" {' '.join(WordBreaker(run[0], 'und'))} ", text
@@ -390,18 +457,27 @@ def _spaced(text: str) -> str:
 
 
 def _find_words(text: str) -> list[str]:
-    """Return the words, punctuation marks and newlines of a text with spaces between words, in order."""
-    return (_LATIN_TOKENS if _IS_LATIN(text) else _tokens()).findall(text)
+    """Return the words, punctuation marks and newlines of a text, in order.
+
+    The text has spaces between words.
+    """
+    tokens = _LATIN_TOKENS if _IS_LATIN(text) else _tokens()
+    return tokens.findall(text)
 
 
 @cache
 def _tokens() -> re.Pattern[str]:
-    """Return the pattern of tokens; vowel signs and other marks, which `\\w` does not match, continue a word."""
-    codes = range(0x300, sys.maxunicode >> 3)
-    inside = "".join(
-        chr(code) for code in codes if unicodedata.category(chr(code)).startswith("M")
+    """Return the pattern of tokens.
+
+    Vowel signs and other marks, which `\\w` does not match, continue a word.
+    """
+    characters = map(chr, range(0x300, sys.maxunicode >> 3))
+    marks = "".join(
+        character
+        for character in characters
+        if unicodedata.category(character).startswith("M")
     )
-    word = rf"\w[\w{inside}]*"
+    word = rf"\w[\w{marks}]*"
     return re.compile(rf"{word}(?:['’\-]{word})*|[^\w\s]|\n")
 
 
@@ -411,25 +487,25 @@ def _is_word(token: str) -> bool:
 
 
 def _stop_words_of(tokens: Iterable[str]) -> frozenset[str]:
-    """Return the stop words of the text's language, that of most of its stop words; of English if there are few."""
-    words = [word for word in tokens if _is_word(word) and not word[0].isdigit()][
-        :_LANGUAGE_WORDS
-    ]
-    if sum(word in _stop_words(_ENGLISH) for word in words) > _SURELY_ENGLISH * len(
-        words
-    ):
-        return _stop_words(_ENGLISH)
-    counts = Counter(
-        language for word in words for language in _languages_of().get(word, ())
-    )
+    """Return the stop words of the text's language, that of most of its stop words.
+
+    Of English if there are few.
+    """
+    spelled = [token for token in tokens if _is_word(token) and not token[0].isdigit()]
+    words = spelled[:_LANGUAGE_WORDS]
+    english = _stop_words(_ENGLISH)
+    english_count = sum(word in english for word in words)
+    if english_count > _SURELY_ENGLISH * len(words):
+        return english
+    counts: Counter[str] = Counter()
+    for word in words:
+        counts.update(_languages_of().get(word, ()))
     best = max(
         counts, key=lambda language: (counts[language], language), default=_ENGLISH
     )
-    return _stop_words(
-        best
-        if counts[best] > max(_FEW_STOP_WORDS, _MARGIN * counts[_ENGLISH])
-        else _ENGLISH
-    )
+    if counts[best] > max(_FEW_STOP_WORDS, _MARGIN * counts[_ENGLISH]):
+        return _stop_words(best)
+    return english
 
 
 @cache
@@ -446,21 +522,19 @@ def _languages_of() -> dict[str, list[str]]:
 
 @cache
 def _stop_words(language: str) -> frozenset[str]:
-    """Return the stop words of a language; for English scikit-learn's 318, and contractions."""
+    """Return the stop words of a language.
+
+    For English scikit-learn's 318, and contractions.
+    """
     import stopwordsiso
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
     if language == _ENGLISH:
-        contracted = {
-            word.replace("’", "'")
-            for word in stopwordsiso.stopwords(_ENGLISH)
-            if "'" in word or "’" in word
-        }
-        return (
-            frozenset(ENGLISH_STOP_WORDS)
-            | contracted
-            | {word.replace("'", "’") for word in contracted}
-        )
+        words = [word.replace("’", "'") for word in stopwordsiso.stopwords(_ENGLISH)]
+        contracted = {word for word in words if "'" in word}
+        # Also with a typographic apostrophe.
+        curly = {word.replace("'", "’") for word in contracted}
+        return frozenset(ENGLISH_STOP_WORDS) | contracted | curly
     if language in _OTHER_STOP_WORDS:
         return frozenset(_OTHER_STOP_WORDS[language].split())
     return frozenset(stopwordsiso.stopwords(language))
