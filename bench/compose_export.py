@@ -33,6 +33,7 @@ import numpy as np
 
 import nextlong
 from nextlong import pipeline
+from nextlong.artifacts.finished import TokensFiles
 from nextlong.engine.local import LocalExecutor
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Artifacts, Step, Task, TaskResult, Work
@@ -125,7 +126,7 @@ def measured(method: str, options: argparse.Namespace) -> Measured:
             pipeline.worker_count(recipe),
             preload=["nextlong.pipeline", "pyarrow.parquet", "tokenizers"],
         ) as executor:
-            ids = run.steps["tokens"].files(".ids.npy")
+            ids = TokensFiles.of(run.steps).ids
             found.composed.append(
                 carried_out(
                     [composing(recipe, run, rounds)],

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from encoders import model_path
 from nextlong import pipeline
+from nextlong.artifacts.finished import ChunkFiles, IngestFiles
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.recipe import Recipe
+from nextlong.retrieval.embed import EmbedFiles
 
 _NEAREST = 100
 _RANKS = (1, 10, 100)
@@ -94,12 +96,12 @@ def embedded(
         began, processor_began = time.time(), time.process_time()
         done = session.run_steps(steps, only=_BEFORE | {"embed"})
         taken = time.process_time() - processor_began
-    files = done["embed"].files(".vectors.npy")
+    files = EmbedFiles.of(done).vectors
     vectors = np.concatenate([np.load(file) for file in files]).astype(np.float32)
     documents, sources, before = [], [], 0
     for chunks, texts in zip(
-        done["chunk"].files(".chunks.arrow"),
-        done["ingest"].files(".documents.arrow"),
+        ChunkFiles.of(done).chunks,
+        IngestFiles.of(done).documents,
         strict=True,
     ):
         rows = read_chunks(chunks, ("doc_row",))["doc_row"]

@@ -25,10 +25,12 @@ import pyarrow as pa
 import xxhash
 
 import nextlong
+from nextlong.artifacts.finished import DraftFiles
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import (
     ComparedDocument,
     Shingles,
+    WeightsFiles,
     documents_of,
     shingle_store,
 )
@@ -85,9 +87,9 @@ def main() -> int:
 def store(run: Any, count: int, path: Path) -> tuple[float, float]:
     """Store what `count` random drafts compare; return how many candidates and runs each has on average."""
     shingles = shingle_store(run.steps)
-    weights = np.load(run.steps["weights"].file(".weights.npy"))
+    weights = np.load(WeightsFiles.of(run.steps).weights)
     rows = []
-    for file in run.steps["draft"].files(".drafts.arrow"):
+    for file in DraftFiles.of(run.steps).drafts:
         with pa.ipc.open_file(pa.memory_map(str(file))) as reader:
             rows += [
                 reader.get_batch(number) for number in range(reader.num_record_batches)

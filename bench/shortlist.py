@@ -25,11 +25,13 @@ from nextlong.artifacts import lookup
 from nextlong.engine.step import Artifact
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import TYPICAL_CHARS_PER_TOKEN
-from nextlong.retrieval.sample import read_queries
+from nextlong.retrieval.embed import EmbedFiles
+from nextlong.retrieval.sample import MetaDocumentsFiles, read_queries
 from nextlong.retrieval.shortlist import (
     _CONTROL,
     _SHORTLISTED,
     CONTROL_SHARE,
+    ShortlistFiles,
     _ShortlistResult,
 )
 
@@ -45,7 +47,7 @@ def main() -> int:
     parser.add_argument("--sequences", nargs="+", type=int, required=True)
     parser.add_argument("--chunks", nargs="+", type=float, default=[1, 2, 4, 8])
     asked = parser.parse_args()
-    embedded = pipeline.run(Recipe.load(asked.recipe))["embed"].files(".vectors.npy")
+    embedded = EmbedFiles.of(pipeline.run(Recipe.load(asked.recipe))).vectors
     vectors = np.concatenate([np.load(path) for path in embedded]).astype(np.float32)
     print(
         "| sequences | chunks of a draft | embedded | cosine, mean | cosine, worst rank | overlap | around rank 100 | estimated |"
@@ -98,9 +100,7 @@ def _row(
             for step in route[: 1 + [step.name for step in route].index("shortlist")]
         }
         done: dict[str, Artifact] = session.run_steps(route, only=until)
-    marks = np.concatenate(
-        [np.load(file) for file in done["shortlist"].files(".shortlist.npy")]
-    )
+    marks = np.concatenate([np.load(file) for file in ShortlistFiles.of(done).marks])
     starts = np.cumsum(
         [0, *(result.chunks for result in done["shortlist"].results(_ShortlistResult))]
     )
@@ -108,7 +108,7 @@ def _row(
     def places(ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.asarray(starts[ids >> 32] + (ids & 0xFFFFFFFF), np.int64)
 
-    ids, exclude, _ = read_queries(done["meta_documents"].file(".meta_documents.npy"))
+    ids, exclude, _ = read_queries(MetaDocumentsFiles.of(done).meta_documents)
     sums, full_sums, numbers = np.zeros((3, _RANKS))
     found = listed = 0
     around, estimated, redrawn = [], [], []

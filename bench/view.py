@@ -37,7 +37,7 @@ import nextlong
 from measure import measure
 from nextlong import schemas
 from nextlong.artifacts import record
-from nextlong.artifacts.finished import ComposeResult
+from nextlong.artifacts.finished import ComposeFiles, ComposeResult
 from nextlong.engine.executor import SerialExecutor
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Step
@@ -126,7 +126,7 @@ def make(folder: Path, sequences: int, tokens: int) -> str:
         compose = done["compose"]
         inputs = tuple(Step.of(done[own]) for own in compose.manifest["inputs"])
         task = partial(
-            repeated, sources=compose.files(".sequences.arrow"), sequences=sequences
+            repeated, sources=ComposeFiles(compose).sequences, sequences=sequences
         )
         step = Step(
             "compose",

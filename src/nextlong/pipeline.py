@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from nextlong.artifacts import record
-from nextlong.artifacts.finished import ChunkResult, TokenizerResult
+from nextlong.artifacts.finished import ChunkResult, IngestFiles, TokenizerResult
 from nextlong.checks import Corpus, check, is_new
 from nextlong.corpus.chunk import chunk_step
 from nextlong.corpus.decontaminate import decontaminate_steps
@@ -249,7 +249,7 @@ def sized(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Recipe:
     recipe = recipe.with_candidates(candidates)
 
     longest_chars = 0
-    for path in ingested.files(".chars.npy"):
+    for path in IngestFiles(ingested).chars:
         document_chars = np.load(path, mmap_mode="r")
         longest_chars = max(longest_chars, int(document_chars.max(initial=0)))
     chars_per_token = tokenized.result(TokenizerResult).chars_per_token

@@ -5,7 +5,15 @@ import pickle
 import pytest
 from pydantic import Field
 
-from nextlong.engine.step import Artifact, Step, TaskResult, each_shard
+from nextlong.engine.step import (
+    Artifact,
+    OnlyFile,
+    ShardFiles,
+    Step,
+    StepFiles,
+    TaskResult,
+    each_shard,
+)
 from nextlong.errors import RunError
 
 
@@ -86,14 +94,32 @@ def test_a_task_for_each_shard_gets_the_files_of_that_shard_in_numerical_order(
         step("texts", "10.txt", "9.txt"),
         step("bounds", "10.npy", "9.npy", "x.json"),
     )
-    tasks = each_shard(print, text=(texts, ".txt"), ends=(bounds, ".npy"))(
-        {"texts": of_texts, "bounds": of_bounds}
-    )
+    tasks = each_shard(
+        print, text=(texts, ShardFiles(".txt")), ends=(bounds, ShardFiles(".npy"))
+    )({"texts": of_texts, "bounds": of_bounds})
     assert [task.keywords for task in tasks] == [
         {"text": tmp_path / f"{number}.txt", "ends": tmp_path / f"{number}.npy"}
         for number in (9, 10)
     ]
     with pytest.raises(ValueError, match="shorter"):
-        each_shard(print, text=(texts, ".txt"), ends=(bounds, ".json"))(
-            {"texts": of_texts, "bounds": of_bounds}
-        )
+        each_shard(
+            print, text=(texts, ShardFiles(".txt")), ends=(bounds, ShardFiles(".json"))
+        )({"texts": of_texts, "bounds": of_bounds})
+
+
+class LetterFiles(StepFiles):
+    step = "letters"
+    letters = ShardFiles(".txt")
+    counts = OnlyFile(".json")
+
+
+def test_the_files_of_a_step_are_asked_for_by_the_names_that_it_declares(tmp_path):
+    parts = [
+        {"counts": {}, "files": dict.fromkeys(["1.txt", "1.json"])},
+        {"counts": {}, "files": {"0.txt": None}},
+    ]
+    artifact = Artifact("letters", tmp_path, {"parts": parts})
+    files = LetterFiles.of({"letters": artifact})
+    assert files.letters == [tmp_path / "0.txt", tmp_path / "1.txt"]
+    assert files.counts == tmp_path / "1.json"
+    assert LetterFiles.letters.of(artifact) == files.letters

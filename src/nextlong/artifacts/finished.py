@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import TokenStore, iter_chunk_texts
-from nextlong.engine.step import Artifact, Artifacts, TaskResult
+from nextlong.engine.step import (
+    Artifact,
+    Artifacts,
+    OnlyFile,
+    ShardFiles,
+    StepFiles,
+    TaskResult,
+)
 from nextlong.schemas import SEQUENCE_INDEX, Ints
 
 if TYPE_CHECKING:
@@ -57,12 +64,35 @@ class IngestResult(TaskResult):
     skipped_examples: Mapping[str, str] = {}
 
 
+class IngestFiles(StepFiles):
+    """The DOCUMENTS of every shard, and what is known of each document.
+
+    `normalized` exists for `ingest.dedup: normalized` alone; `rejects` are the records
+    of a task that could not be read.
+    """
+
+    step = "ingest"
+    documents = ShardFiles(".documents.arrow")
+    hashes = ShardFiles(".hashes.npy")
+    normalized = ShardFiles(".normalized.npy")
+    id_hashes = ShardFiles(".id_hashes.npy")
+    chars = ShardFiles(".chars.npy")
+    rejects = ShardFiles(".rejects.arrow")
+
+
 class ChunkResult(TaskResult):
     """Documents with chunks, their chunks, and the characters of these."""
 
     documents: int
     chunks: int
     chars: int
+
+
+class ChunkFiles(StepFiles):
+    """The CHUNKS of every shard."""
+
+    step = "chunk"
+    chunks = ShardFiles(".chunks.arrow")
 
 
 class ExecutionResult(TaskResult):
@@ -105,12 +135,34 @@ class DraftResult(TaskResult):
     documents: int | None = None
 
 
+class DraftFiles(StepFiles):
+    """The DRAFTS of every task."""
+
+    step = "draft"
+    drafts = ShardFiles(".drafts.arrow")
+
+
 class ReferencedChunksResult(TaskResult):
     """The drafts taken from each file and in total, and the chunks that they refer to."""
 
     take: tuple[int, ...]
     drafts: int
     chunks: int
+
+
+class ReferencedChunksFiles(StepFiles):
+    """The rows of CHUNKS that drafts refer to, sorted, of every shard."""
+
+    step = "referenced_chunks"
+    rows = ShardFiles(".rows.npy")
+
+
+class TokensFiles(StepFiles):
+    """The TOKENS of every shard: the ids of its referenced chunks, and their borders."""
+
+    step = "tokens"
+    offsets = ShardFiles(".offsets.npy")
+    ids = ShardFiles(".ids.npy")
 
 
 class TokenizerResult(TaskResult):
@@ -133,6 +185,14 @@ class TokenizerResult(TaskResult):
     ] = ()  # the keys, bos and eos, that name an ordinary token rather than a special one
 
 
+class TokenizerFiles(StepFiles):
+    """The tokenizer.json, and TOKEN_CHARS: the characters of every token."""
+
+    step = "tokenizer"
+    tokenizer = OnlyFile(".tokenizer.json")
+    token_chars = OnlyFile(".tokenchars.npy")
+
+
 def padding_id(eos_id: int | None) -> int:
     """Return the id that pads documents: EOS, or 0 for a tokenizer without one."""
     return 0 if eos_id is None else eos_id
@@ -147,6 +207,13 @@ class ComposeResult(TaskResult):
     dropped_examples: Mapping[str, _Examples] = {}
     longest_dropped_tokens: int
     chunks_at_max_uses: int = 0
+
+
+class ComposeFiles(StepFiles):
+    """The SEQUENCES of every task."""
+
+    step = "compose"
+    sequences = ShardFiles(".sequences.arrow")
 
 
 class ShardResult(TaskResult):
@@ -236,23 +303,21 @@ class SequenceFiles:
     @classmethod
     def of(cls, done: Artifacts, take: Sequence[int]) -> SequenceFiles:
         """Return the files of finished steps; the first `take[i]` sequences of SEQUENCES file i are the data set."""
-        tokenizer = done["tokenizer"]
-        composed = done["compose"]
+        tokenizer = TokenizerFiles.of(done)
+        special_texts = done["tokenizer"].result(TokenizerResult).special_texts
         roles = (schemas.SEPARATOR, schemas.BOS, schemas.EOS)
         return cls(
-            fingerprint=composed.manifest["fingerprint"],
-            sequences=composed.files(".sequences.arrow"),
+            fingerprint=done["compose"].manifest["fingerprint"],
+            sequences=ComposeFiles.of(done).sequences,
             take=tuple(take),
             corpus=corpus(done),
             corpus_id=chunks_of(done).manifest["fingerprint"],
-            hashes=done["ingest"].files(".hashes.npy"),
+            hashes=IngestFiles.of(done).hashes,
             tokens=token_store(done),
             special=special_ids(done),
-            special_texts=dict(
-                zip(roles, tokenizer.result(TokenizerResult).special_texts, strict=True)
-            ),
-            tokenizer=tokenizer.file(".tokenizer.json"),
-            token_chars=tokenizer.file(".tokenchars.npy"),
+            special_texts=dict(zip(roles, special_texts, strict=True)),
+            tokenizer=tokenizer.tokenizer,
+            token_chars=tokenizer.token_chars,
         )
 
     def read_index(self, *, run: int = 0) -> NDArray[Any]:
@@ -310,11 +375,12 @@ def without_options(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def token_store(done: Artifacts) -> TokenStore:
-    text, tokens = corpus(done), done["tokens"]
+    text = corpus(done)
+    tokens = TokensFiles.of(done)
     of_shards = (
-        done["referenced_chunks"].files(".rows.npy"),
-        tokens.files(".offsets.npy"),
-        tokens.files(".ids.npy"),
+        ReferencedChunksFiles.of(done).rows,
+        tokens.offsets,
+        tokens.ids,
     )
     return TokenStore(tokens=of_shards, documents=text.documents, chunks=text.chunks)
 
@@ -324,9 +390,15 @@ def chunks_of(done: Artifacts) -> Artifact:
     return done["decontaminate"] if "decontaminate" in done else done["chunk"]
 
 
+def chunk_files(done: Artifacts) -> ChunkFiles:
+    """Return the files of the step whose CHUNKS all later steps read."""
+    return ChunkFiles(chunks_of(done))
+
+
 def corpus(done: Artifacts) -> CorpusFiles:
     return CorpusFiles(
-        done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
+        documents=IngestFiles.of(done).documents,
+        chunks=chunk_files(done).chunks,
     )
 
 

@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 
 from nextlong import arguments, schemas
-from nextlong.artifacts.finished import ChunkResult
+from nextlong.artifacts.finished import ChunkResult, IngestFiles
 from nextlong.artifacts.lookup import record_batches
+from nextlong.corpus.select import SelectFiles
 from nextlong.engine.step import Step, each_shard
 from nextlong.recipe.keys import Chunk
 
@@ -134,7 +135,10 @@ def _last_sentence_end(text: str, first: int, end: int) -> int | None:
 
 def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     """DOCUMENTS → CHUNKS; `keep` is the step that decides which documents are kept."""
-    files = {"documents": (ingest, ".documents.arrow"), "keep": (keep, ".keep.npy")}
+    files = {
+        "documents": (ingest, IngestFiles.documents),
+        "keep": (keep, SelectFiles.keep),
+    }
     tasks = each_shard(partial(_chunk_shard, **settings.model_dump()), **files)
     return Step(
         "chunk",

@@ -27,11 +27,14 @@ import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import ChunkResult
+from nextlong.artifacts.finished import ChunkFiles, ChunkResult, IngestFiles
 from nextlong.artifacts.lookup import read_chunks, record_batches
 from nextlong.engine.step import (
     Artifacts,
+    OnlyFile,
+    ShardFiles,
     Step,
+    StepFiles,
     Task,
     TaskResult,
     Work,
@@ -73,6 +76,21 @@ class DecontaminateResult(ChunkResult):
     example_doc_row: int = -1
 
 
+class EvalNgramsFiles(StepFiles):
+    """The n-grams of the evaluation texts, and the first of each text."""
+
+    step = "eval_ngrams"
+    heads = OnlyFile(".heads.npy")
+    grams = OnlyFile(".grams.npy")
+
+
+class DecontaminateFiles(ChunkFiles):
+    """The CHUNKS that remain of every shard, and whether each one was contaminated."""
+
+    step = "decontaminate"
+    contaminated = ShardFiles(".contaminated.npy")
+
+
 def decontaminate_steps(
     settings: Decontaminate, ingest: Step, chunk: Step
 ) -> list[Step]:
@@ -96,14 +114,14 @@ def decontaminate_steps(
     )
 
     def tasks(done: Artifacts) -> Sequence[Task] | Work:
-        heads, grams = (
-            done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy")
+        ngrams = EvalNgramsFiles.of(done)
+        task = partial(
+            _decontaminate_shard, heads=ngrams.heads, grams=ngrams.grams, files=names
         )
-        task = partial(_decontaminate_shard, heads=heads, grams=grams, files=names)
         return each_shard(
             task,
-            documents=(ingest, ".documents.arrow"),
-            chunks=(chunk, ".chunks.arrow"),
+            documents=(ingest, IngestFiles.documents),
+            chunks=(chunk, ChunkFiles.chunks),
         )(done)
 
     inputs = (ingest, chunk, eval_ngrams)

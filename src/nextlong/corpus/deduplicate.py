@@ -22,7 +22,17 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult, each_shard
+from nextlong.artifacts.finished import IngestFiles
+from nextlong.corpus.select import SelectFiles
+from nextlong.engine.step import (
+    Artifacts,
+    ShardFiles,
+    Step,
+    StepFiles,
+    Task,
+    TaskResult,
+    each_shard,
+)
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.shingles import (
     bounds_of,
@@ -60,11 +70,36 @@ class NearDuplicatesResult(TaskResult):
     ] = ()  # ids of a removed document and of the one kept instead
 
 
+class MinhashFiles(StepFiles):
+    """The signatures of the documents of every shard, and their bands."""
+
+    step = "minhash"
+    signatures = ShardFiles(".signatures.npy")
+    band_hashes = ShardFiles(".band_hashes.npy")
+    band_rows = ShardFiles(".band_rows.npy")
+
+
+class SimilarPairsFiles(StepFiles):
+    """The pairs of similar documents that each task found."""
+
+    step = "similar_pairs"
+    pairs = ShardFiles(".pairs.npy")
+
+
+class NearDuplicatesFiles(SelectFiles):
+    """Whether each document of a shard is kept, after near-duplicates are removed."""
+
+    step = "near_duplicates"
+
+
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
     """Keep the longest of near-duplicate documents; the steps are signatures, similar pairs, and clusters."""
     width = band_width(threshold)
     bands = PERMUTATIONS // width
-    files = {"documents": (ingest, ".documents.arrow"), "keep": (select, ".keep.npy")}
+    files = {
+        "documents": (ingest, IngestFiles.documents),
+        "keep": (select, SelectFiles.keep),
+    }
     tasks = each_shard(partial(_minhash_shard, width=width), **files)
     minhash = Step(
         "minhash",
@@ -78,12 +113,16 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
     def find_pairs(done: Artifacts) -> list[Task]:
         own = done["minhash"]
         passes = passes_for(sum(part.documents for part in own.results(_MinhashResult)))
-        files: dict[str, Any] = {"hashes": done["ingest"].files(".hashes.npy")}
-        files |= {
-            name: own.files(f".{name}.npy")
-            for name in ("signatures", "band_hashes", "band_rows")
-        }
-        task = partial(_similar_pairs, **files, passes=passes, threshold=threshold)
+        bands_of_shards = MinhashFiles(own)
+        task = partial(
+            _similar_pairs,
+            hashes=IngestFiles.of(done).hashes,
+            signatures=bands_of_shards.signatures,
+            band_hashes=bands_of_shards.band_hashes,
+            band_rows=bands_of_shards.band_rows,
+            passes=passes,
+            threshold=threshold,
+        )
         return [
             partial(task, band=band, step=step)
             for band in range(bands)
@@ -100,12 +139,12 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
 
     def cluster(done: Artifacts) -> list[Task]:
         pairs, keep = (
-            done["similar_pairs"].files(".pairs.npy"),
-            done["select"].files(".keep.npy"),
+            SimilarPairsFiles.of(done).pairs,
+            SelectFiles.of(done).keep,
         )
         hashes, chars = (
-            done["ingest"].files(".hashes.npy"),
-            done["ingest"].files(".chars.npy"),
+            IngestFiles.of(done).hashes,
+            IngestFiles.of(done).chars,
         )
         return [
             partial(_keep_longest, pairs=pairs, keep=keep, hashes=hashes, chars=chars)

@@ -20,12 +20,19 @@ from pydantic import TypeAdapter
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import IngestResult
+from nextlong.artifacts.finished import IngestFiles, IngestResult
 from nextlong.corpus.decontaminate import DecontaminateResult
-from nextlong.corpus.deduplicate import NearDuplicatesResult
-from nextlong.corpus.select import SelectResult
+from nextlong.corpus.deduplicate import NearDuplicatesFiles, NearDuplicatesResult
+from nextlong.corpus.select import SelectFiles, SelectResult
 from nextlong.corpus.splits import Splits
-from nextlong.engine.step import Artifact, Artifacts, Step, TaskResult
+from nextlong.engine.step import (
+    Artifact,
+    Artifacts,
+    OnlyFile,
+    Step,
+    StepFiles,
+    TaskResult,
+)
 from nextlong.recipe import Ingest
 
 _EXAMPLES: Final = 5
@@ -34,7 +41,6 @@ _HEAD_CHARS: Final = 200
 _ID_HEAD_CHARS: Final = 60
 
 _Paths = Sequence[Path]
-_SUFFIX: Final = ".filter_report.json"
 
 
 class FilterReason(StrEnum):
@@ -57,6 +63,13 @@ class LeftOutResult(TaskResult):
     left_out: dict[str, int]
     same_ids: int = 0  # documents with the user's id of an earlier one
     same_id_example: tuple[str, ...] = ()  # source, id and beginnings of two of them
+
+
+class FilterReportFiles(StepFiles):
+    """What was filtered out, by reason, with examples."""
+
+    step = "filter_report"
+    report = OnlyFile(".filter_report.json")
 
 
 @dataclass(frozen=True)
@@ -84,7 +97,7 @@ _REPORT = TypeAdapter(tuple[LeftOut, ...])
 
 def read_filter_report(done: Artifact) -> tuple[LeftOut, ...]:
     """Return the report that the step `filter_report` wrote."""
-    return _REPORT.validate_json(done.file(_SUFFIX).read_bytes())
+    return _REPORT.validate_json(FilterReportFiles(done).report.read_bytes())
 
 
 def filter_report_step(
@@ -116,12 +129,12 @@ def _write_filter_report(
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share an id."""
     ingested = done["ingest"].results(IngestResult)
     documents, keep = (
-        done["ingest"].files(".documents.arrow"),
-        done["select"].files(".keep.npy"),
+        IngestFiles.of(done).documents,
+        SelectFiles.of(done).keep,
     )
     found = sum((Counter(part.reject_reasons) for part in ingested), Counter[str]())
     examples_of: dict[str, list[Example]] = {kind: [] for kind in found}
-    for path in done["ingest"].files(".rejects.arrow") if found else ():
+    for path in IngestFiles.of(done).rejects if found else ():
         for row in next(lookup.record_batches(path))[1].to_pylist():
             kind, _, detail = row["reason"].partition(": ")
             if len(examples_of[kind]) < _EXAMPLES:
@@ -166,7 +179,7 @@ def _write_filter_report(
     if "near_duplicates" in done:
         near, kept = (
             done["near_duplicates"].result(NearDuplicatesResult),
-            done["near_duplicates"].files(".keep.npy"),
+            NearDuplicatesFiles.of(done).keep,
         )
         removed_ids, kept_ids = (
             np.array(near.examples, np.int64).reshape(-1, 2).T.tolist()
@@ -194,8 +207,10 @@ def _write_filter_report(
         count = sum(part.contaminated for part in contaminated)
         reasons.append(LeftOut(FilterReason.CONTAMINATED, "chunks", count, some))
     reasons = [one for one in reasons if one.count]
-    Path(f"{out}{_SUFFIX}").write_bytes(_REPORT.dump_json(tuple(reasons), indent=1))
-    count, example = _same_ids(documents, done["ingest"].files(".id_hashes.npy"), kept)
+    Path(f"{out}.filter_report.json").write_bytes(
+        _REPORT.dump_json(tuple(reasons), indent=1)
+    )
+    count, example = _same_ids(documents, IngestFiles.of(done).id_hashes, kept)
     return LeftOutResult(
         left_out={one.reason: one.count for one in reasons},
         same_ids=count,
@@ -226,14 +241,12 @@ def _skipped(ingested: Sequence[IngestResult]) -> list[LeftOut]:
 
 def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[LeftOut]:
     """Distinguish duplicates from documents over caps and weights; `source_of` is the source of each shard."""
-    ingest, keep = done["ingest"], done["select"].files(".keep.npy")
+    ingest, keep = IngestFiles.of(done), SelectFiles.of(done).keep
     documents, all_hashes = (
-        ingest.files(".documents.arrow"),
-        ingest.files(".hashes.npy"),
+        ingest.documents,
+        ingest.hashes,
     )
-    all_compared = (
-        ingest.files(".normalized.npy") if dedup == "normalized" else all_hashes
-    )
+    all_compared = ingest.normalized if dedup == "normalized" else all_hashes
     dropped: list[
         int
     ] = []  # ids of some documents that select removed, from as many shards as possible

@@ -24,9 +24,16 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import IngestResult
+from nextlong.artifacts.finished import IngestFiles, IngestResult
 from nextlong.corpus.splits import Splits
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult
+from nextlong.engine.step import (
+    Artifacts,
+    ShardFiles,
+    Step,
+    StepFiles,
+    Task,
+    TaskResult,
+)
 from nextlong.errors import CorpusError
 from nextlong.recipe import Ingest, Source
 from nextlong.rng import keyed_hash
@@ -52,6 +59,13 @@ class SelectResult(Selected):
     sources: dict[str, Selected]
 
 
+class SelectFiles(StepFiles):
+    """Whether each document of a shard is kept, bool (documents,)."""
+
+    step = "select"
+    keep = ShardFiles(".keep.npy")
+
+
 def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) -> Step:
     """Decide which documents are kept: no duplicates, within caps and weights."""
     sources = settings.sources
@@ -63,12 +77,9 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
         ingested = done["ingest"]
         parts = zip(source_of_split, ingested.results(IngestResult), strict=True)
         shard_sources = [place for place, part in parts for _ in range(part.shards)]
-        hashes, chars = ingested.files(".hashes.npy"), ingested.files(".chars.npy")
-        compared = (
-            ingested.files(".normalized.npy")
-            if settings.dedup == "normalized"
-            else hashes
-        )
+        files = IngestFiles(ingested)
+        hashes, chars = files.hashes, files.chars
+        compared = files.normalized if settings.dedup == "normalized" else hashes
         task = partial(_select_documents, hashes=hashes, compared=compared, chars=chars)
         return [partial(task, shard_sources=shard_sources, sources=sources, seed=seed)]
 

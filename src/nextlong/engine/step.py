@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
@@ -61,21 +61,20 @@ _TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
 
 
 def each_shard(
-    task: Callable[..., TaskResult], **files: tuple[Step, str]
+    task: Callable[..., TaskResult], **files: tuple[Step, ShardFiles]
 ) -> _TaskMaker:
     """Return a function that creates one task per shard.
 
-    `files` are keyword arguments of `task`: each is a step and the suffix of its file that belongs to the shard.
+    `files` are keyword arguments of `task`: each is a step and those of its files one
+    of which belongs to the shard.
     """
 
     def tasks(done: Artifacts) -> list[Task]:
-        shards = zip(
-            *(done[step.name].files(suffix) for step, suffix in files.values()),
-            strict=True,
-        )
-        return [
-            partial(task, **dict(zip(files, shard, strict=True))) for shard in shards
-        ]
+        paths = [declared.of(done[step.name]) for step, declared in files.values()]
+        made: list[Task] = []
+        for shard in zip(*paths, strict=True):
+            made.append(partial(task, **dict(zip(files, shard, strict=True))))
+        return made
 
     return tasks
 
@@ -243,3 +242,61 @@ class Artifact:
 
 
 Artifacts = Mapping[str, Artifact]  # by step name
+
+
+class StepFiles:
+    """The files of a finished step by their names; a subclass declares them.
+
+    The subclass stands beside its step and says what the step is called:
+
+        class TokensFiles(StepFiles):
+            step = "tokens"
+            offsets = ShardFiles(".offsets.npy")
+
+    `TokensFiles.of(done).offsets` are then the paths. A file is looked up when it is
+    asked for, because some files depend on the recipe.
+    """
+
+    step: ClassVar[str]
+
+    def __init__(self, artifact: Artifact) -> None:
+        self.artifact = artifact
+
+    @classmethod
+    def of(cls, done: Artifacts) -> Self:
+        """Return the files of the step of this name."""
+        return cls(done[cls.step])
+
+
+@dataclass(frozen=True)
+class ShardFiles:
+    """Declares files of a step, in shard order, by their suffix."""
+
+    suffix: str
+
+    @overload
+    def __get__(self, files: None, kind: type[StepFiles]) -> Self: ...
+    @overload
+    def __get__(self, files: StepFiles, kind: type[StepFiles]) -> Files: ...
+    def __get__(self, files: StepFiles | None, kind: type[StepFiles]) -> Self | Files:
+        """Return the paths; of the class, this declaration."""
+        return self if files is None else self.of(files.artifact)
+
+    def of(self, artifact: Artifact) -> Files:
+        """Return the paths of a step that may have another name than the class says."""
+        return artifact.files(self.suffix)
+
+
+@dataclass(frozen=True)
+class OnlyFile:
+    """Declares the file of a step of one task by its suffix."""
+
+    suffix: str
+
+    @overload
+    def __get__(self, files: None, kind: type[StepFiles]) -> Self: ...
+    @overload
+    def __get__(self, files: StepFiles, kind: type[StepFiles]) -> Path: ...
+    def __get__(self, files: StepFiles | None, kind: type[StepFiles]) -> Self | Path:
+        """Return the path; of the class, this declaration."""
+        return self if files is None else files.artifact.file(self.suffix)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import SequenceFiles
-from nextlong.engine.step import TaskResult
+from nextlong.engine.step import Artifacts, TaskResult
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.rng import keyed_hash, threshold_for
 
@@ -228,6 +228,23 @@ def fill(tokens: int, *, rows: int, room: int) -> float:
 def percent(share: float) -> str:
     """Return a share as text, rounded down, so that only full rows show 100 %."""
     return f"{int(share * 1000) / 10:.1f} %"
+
+
+@dataclass(frozen=True)
+class RowFiles:
+    """The rows of a split: SEQUENCE_INDEX of their sequences, and where each begins."""
+
+    index: Path
+    offsets: Path
+
+    @classmethod
+    def of(cls, done: Artifacts, split: str) -> RowFiles:
+        """Return the files of a split of the step `rows`."""
+        rows = done["rows"]
+        return cls(
+            index=rows.file(f".{split}.index.npy"),
+            offsets=rows.file(f".{split}.offsets.npy"),
+        )
 
 
 class SplitResult(TaskResult):

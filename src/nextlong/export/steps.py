@@ -23,6 +23,7 @@ from nextlong.artifacts import lookup, resolve
 from nextlong.artifacts.finished import (
     SequenceFiles,
     ShardResult,
+    TokenizerFiles,
     TokenizerResult,
     chunks_of,
     sequences_per_part,
@@ -37,7 +38,13 @@ from nextlong.engine.step import (
     Work,
 )
 from nextlong.errors import RecipeError, RunError
-from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_rows
+from nextlong.export.arrange import (
+    SPLITS,
+    Arrangement,
+    RowFiles,
+    RowsResult,
+    arrange_rows,
+)
 from nextlong.export.formats.base import Format, Options, RowSizes, format_of
 from nextlong.plugins import FORMATS
 from nextlong.recipe import Export
@@ -216,9 +223,8 @@ def _format_step(
     requested_mb = made.auto_shard_mb if export.shard_mb == "auto" else export.shard_mb
 
     def tasks(done: Artifacts) -> Work:
-        index, offsets = (
-            done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets")
-        )
+        rows = RowFiles.of(done, split)
+        index, offsets = rows.index, rows.offsets
         id_bytes = ID_BYTES * int(np.load(index)["length"].sum())
         auto_bytes = min(
             max(id_bytes // MIN_SHARDS, MIN_SHARD_MB * 1_000_000),
@@ -235,7 +241,7 @@ def _format_step(
             eos_id=tokenizer.eos_id,
             token_id=partial(
                 special_id,
-                done["tokenizer"].file(".tokenizer.json"),
+                TokenizerFiles.of(done).tokenizer,
                 key="export.megatron_eod",
             ),
         )

@@ -27,7 +27,13 @@ import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import DraftResult, corpus, special_ids
+from nextlong.artifacts.finished import (
+    DraftResult,
+    TokenizerFiles,
+    TokensFiles,
+    corpus,
+    special_ids,
+)
 from nextlong.artifacts.lookup import (
     ranges,
     read_chunks,
@@ -36,6 +42,7 @@ from nextlong.artifacts.lookup import (
 from nextlong.engine.step import (
     Artifact,
     Artifacts,
+    ShardFiles,
     Step,
     Task,
 )
@@ -49,7 +56,7 @@ from nextlong.methods.base import (
     Need,
     Neighbours,
 )
-from nextlong.methods.keywords import keywords_step, read_keywords
+from nextlong.methods.keywords import KeywordsFiles, keywords_step, read_keywords
 from nextlong.methods.partition import Part, partition_steps, parts_of
 from nextlong.methods.vectors import Vectors
 from nextlong.plugins import METHODS
@@ -60,10 +67,15 @@ from nextlong.recipe.keys import (
     draws,
     sequence_limit,
 )
-from nextlong.retrieval.embed import document_vectors_step, embed_step, encoder_step
+from nextlong.retrieval.embed import (
+    DocumentVectorsFiles,
+    document_vectors_step,
+    embed_step,
+    encoder_step,
+)
 from nextlong.retrieval.index import NeighbourCount, index_steps
-from nextlong.retrieval.mine import mine_steps
-from nextlong.retrieval.sample import documents_step
+from nextlong.retrieval.mine import MineFiles, mine_steps
+from nextlong.retrieval.sample import DocumentsFiles, documents_step
 from nextlong.sequences.tokenize import (
     VERSIONS,
     Engine,
@@ -75,14 +87,23 @@ from nextlong.text import Json, counted
 
 _Files = Mapping[str, Sequence[Path]]  # of the steps that a method reads, by name
 
-# The suffixes of the files that drafting reads, by step.
-_READ_SUFFIXES: Final[dict[str, str | tuple[str, ...]]] = {
-    "lengths": ".lengths.npy",
-    "neighbours": (".npy", ".arrow"),
-    "document_vectors": (".npy", ".arrow"),
-    "keywords": (".npy", ".arrow"),
-}
 _ROWS_PER_FILE = 64
+
+
+class LengthsFiles(TokensFiles):
+    """The tokens of each chunk of a shard, with a separator, and their TOKENS."""
+
+    step = "lengths"
+    lengths = ShardFiles(".lengths.npy")
+
+
+# What a method reads beside the documents, by the step that a need of it adds.
+_FILES_READ: Final = {
+    "lengths": LengthsFiles.lengths,
+    "neighbours": MineFiles.candidates,
+    "document_vectors": DocumentVectorsFiles.vectors,
+    "keywords": KeywordsFiles.keywords,
+}
 
 
 def drafting_steps(
@@ -157,7 +178,7 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer: Step) ->
         shards = corpus(done)
         count = partial(
             _count_tokens,
-            tokenizer=done["tokenizer"].file(".tokenizer.json"),
+            tokenizer=TokenizerFiles.of(done).tokenizer,
             engine=engine,
             separator_tokens=len(special_ids(done).separator),
         )
@@ -195,7 +216,7 @@ def _draft_step(
         "sequences": limit,
         "seed": recipe.compose_seed,
     }
-    read = [step.name for step in needed if step.name in _READ_SUFFIXES]
+    read = [step.name for step in needed if step.name in _FILES_READ]
 
     def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
@@ -203,9 +224,9 @@ def _draft_step(
         request = DraftRequest(
             target_tokens=room, sequences=limit, seed=recipe.compose_seed
         )
-        files = {"documents": done["documents"].files(".docs.npy")}
+        files = {"documents": DocumentsFiles.of(done).documents}
         for name in read:
-            files[name] = done[name].files(_READ_SUFFIXES[name])
+            files[name] = _FILES_READ[name].of(done[name])
         draft = partial(
             _draft_documents, method=method.name, options=recipe.options, files=files
         )

@@ -34,6 +34,7 @@ from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import (
     CorpusFiles,
     DraftResult,
+    TokenizerFiles,
     TokenizerResult,
     corpus,
 )
@@ -50,10 +51,10 @@ from nextlong.recipe.keys import (
     queries_of_task,
     sequence_limit,
 )
-from nextlong.retrieval.embed import embed_step, encoder_step
+from nextlong.retrieval.embed import EmbedFiles, embed_step, encoder_step
 from nextlong.retrieval.index import index_steps
 from nextlong.retrieval.indexes.base import VectorShards
-from nextlong.retrieval.mine import mine_steps
+from nextlong.retrieval.mine import MineFiles, mine_steps
 from nextlong.retrieval.near_duplicates import shingles as shingling
 from nextlong.retrieval.near_duplicates.known import KnownPairs, kept_pairs
 from nextlong.retrieval.near_duplicates.rule import (
@@ -65,9 +66,11 @@ from nextlong.retrieval.near_duplicates.shingles import (
     ComparedDocument,
     ShingleStore,
     Weights,
+    WeightsFiles,
 )
 from nextlong.retrieval.sample import (
     LongDocuments,
+    MetaDocumentsFiles,
     meta_documents_step,
     query_ranges,
 )
@@ -192,7 +195,7 @@ def _long_documents(recipe: Recipe, tokenizer: Step) -> LongDocuments | None:
     tokens = keys.longest_tokens(recipe.sequence_tokens)
 
     def is_longer(done: Artifacts) -> Callable[[int, int], bool]:
-        encoder = done["tokenizer"].file(".tokenizer.json"), recipe.tokenizer.engine
+        encoder = TokenizerFiles.of(done).tokenizer, recipe.tokenizer.engine
         return partial(_has_tokens, tokens=tokens, text=corpus(done), tokenizer=encoder)
 
     return LongDocuments(tokenizer, recipe.checked_chars, tokens, is_longer)
@@ -262,14 +265,14 @@ def _draft_step(
 
     def tasks(done: Artifacts) -> list[Task]:
         meta_documents, text = (
-            done["meta_documents"].file(".meta_documents.npy"),
+            MetaDocumentsFiles.of(done).meta_documents,
             corpus(done),
         )
-        retrieved, filters = done["mine"].files(".candidates.arrow"), None
+        retrieved, filters = MineFiles.of(done).candidates, None
         if "weights" in done:
             filters = (
                 shingling.shingle_store(done),
-                done["weights"].file(".weights.npy"),
+                WeightsFiles.of(done).weights,
             )
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
         # Draft so many documents that `enough` of them are most likely shorter than T.
@@ -288,8 +291,8 @@ def _draft_step(
             candidates,
             seed,
         )
-        tokenizer = done["tokenizer"].file(".tokenizer.json"), recipe.tokenizer.engine
-        vectors = done["embed"].files(".vectors.npy")
+        tokenizer = TokenizerFiles.of(done).tokenizer, recipe.tokenizer.engine
+        vectors = EmbedFiles.of(done).vectors
         draft = partial(
             _draft_block,
             text=text,

@@ -37,10 +37,11 @@ import pyarrow as pa
 import xxhash
 from pydantic import Field
 
+from nextlong.artifacts.finished import ChunkFiles, IngestFiles
 from nextlong.artifacts.lookup import read_chunks, record_batches
 from nextlong.engine import store
 from nextlong.engine.executor import Resources, granted_gpus
-from nextlong.engine.step import Step, TaskResult, each_shard
+from nextlong.engine.step import ShardFiles, Step, StepFiles, TaskResult, each_shard
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.plugins import METHODS
 from nextlong.recipe import Section
@@ -60,6 +61,13 @@ class KeywordsResult(TaskResult):
     with_keywords: int
     queries: str
     source: str = ""
+
+
+class KeywordsFiles(StepFiles):
+    """The keywords of each document of a shard."""
+
+    step = "keywords"
+    keywords = ShardFiles(".keywords.arrow")
 
 
 class Keywords(Section):
@@ -88,8 +96,8 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
         )
     tasks = each_shard(
         partial(_extract_keywords, options=options),
-        documents=(ingest, ".documents.arrow"),
-        chunks=(chunk, ".chunks.arrow"),
+        documents=(ingest, IngestFiles.documents),
+        chunks=(chunk, ChunkFiles.chunks),
     )
     config: Json = options.model_dump(include=set(Keywords.model_fields))
     is_model = options.queries != "extractive"

@@ -22,7 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.artifacts.finished import DraftResult
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult
+from nextlong.engine.step import (
+    Artifacts,
+    ShardFiles,
+    Step,
+    StepFiles,
+    Task,
+    TaskResult,
+)
+from nextlong.retrieval.embed import DocumentVectorsFiles
 from nextlong.retrieval.index import NeighbourCount, count_neighbours
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
@@ -40,6 +48,20 @@ class ClustersResult(TaskResult):
 
     parts: int
     clusters: int
+
+
+class ClustersFiles(StepFiles):
+    """The centres of the parts; no file if one part holds all documents."""
+
+    step = "clusters"
+    centres = ShardFiles(".centres.npy")
+
+
+class PartitionFiles(StepFiles):
+    """The part of each document of a shard."""
+
+    step = "partition"
+    clusters = ShardFiles(".clusters.npy")
 
 
 class Part(NamedTuple):
@@ -156,8 +178,8 @@ def parts_of(done: Artifacts) -> list[Part]:
     if "partition" not in done or not done["partition"].manifest["parts"]:
         return []
     parts = done["clusters"].result(ClustersResult).parts
-    centres = done["clusters"].file(".centres.npy")
-    clusters = done["partition"].files(".clusters.npy")
+    (centres,) = ClustersFiles.of(done).centres
+    clusters = PartitionFiles.of(done).clusters
     return [Part(number, parts, centres, clusters) for number in range(parts)]
 
 
@@ -191,14 +213,14 @@ def partition_steps(
         parts = count_parts(size, all_neighbours)
         if parts == 1:
             return []
-        paths = done["document_vectors"].files(".document_vectors.npy")
+        paths = DocumentVectorsFiles.of(done).vectors
         return [partial(train_clusters, vectors=paths, parts=parts, seed=seed)]
 
     def assign(done: Artifacts) -> list[Task]:
-        centres = done["clusters"].files(".centres.npy")
+        centres = ClustersFiles.of(done).centres
         if not centres:
             return []
-        paths = done["document_vectors"].files(".document_vectors.npy")
+        paths = DocumentVectorsFiles.of(done).vectors
         return [
             partial(assign_clusters, vectors=path, centres=centres[0]) for path in paths
         ]

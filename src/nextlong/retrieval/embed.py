@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nextlong import recipe
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import ExecutionResult, corpus
+from nextlong.artifacts.finished import ChunkFiles, ExecutionResult, corpus
 from nextlong.artifacts.lookup import (
     chunk_names,
     count_chunks,
@@ -33,7 +33,9 @@ from nextlong.artifacts.lookup import (
 from nextlong.engine.step import (
     Artifacts,
     Join,
+    ShardFiles,
     Step,
+    StepFiles,
     Task,
     TaskResult,
     Work,
@@ -45,7 +47,7 @@ from nextlong.retrieval.encoders.base import (
     Prepared,
     kind_of,
 )
-from nextlong.retrieval.shortlist import embedded_rows
+from nextlong.retrieval.shortlist import ShortlistFiles, embedded_rows
 from nextlong.text import Json
 
 _Shard = tuple[
@@ -214,6 +216,20 @@ def average_shard(
     return TaskResult()
 
 
+class EmbedFiles(StepFiles):
+    """The VECTORS of every shard, float16 (chunks, dimensions)."""
+
+    step = "embed"
+    vectors = ShardFiles(".vectors.npy")
+
+
+class DocumentVectorsFiles(StepFiles):
+    """One vector per document of every shard."""
+
+    step = "document_vectors"
+    vectors = ShardFiles(".document_vectors.npy")
+
+
 def encoder_step(
     encoder: recipe.Encoder, ingest: Step, chunk: Step, *, seed: int
 ) -> Step:
@@ -260,7 +276,7 @@ def embed_step(
         marks = (
             [None] * len(text.chunks)
             if shortlist is None
-            else done["shortlist"].files(".shortlist.npy")
+            else ShortlistFiles.of(done).marks
         )
         shards = [*zip(text.documents, text.chunks, marks, strict=True)]
         if kind.embeds == "shards":
@@ -318,6 +334,9 @@ def embed_step(
 def document_vectors_step(chunk: Step, embed: Step, *, of: str) -> Step:
     """Return the step from VECTORS to one vector a document."""
     config: Json = {"of": of}
-    files = {"chunks": (chunk, ".chunks.arrow"), "vectors": (embed, ".vectors.npy")}
+    files = {
+        "chunks": (chunk, ChunkFiles.chunks),
+        "vectors": (embed, EmbedFiles.vectors),
+    }
     tasks = each_shard(partial(average_shard, **config), **files)
     return Step("document_vectors", 2, config, (chunk, embed), tasks)

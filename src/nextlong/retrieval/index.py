@@ -26,17 +26,21 @@ from nextlong.engine.step import (
     Artifacts,
     Files,
     Join,
+    OnlyFile,
+    ShardFiles,
     Step,
+    StepFiles,
     Task,
     TaskResult,
     Work,
 )
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import AUTO, EXACT, Search
+from nextlong.retrieval.embed import DocumentVectorsFiles, EmbedFiles
 from nextlong.retrieval.indexes import ivf
 from nextlong.retrieval.indexes.base import IndexFiles, index_kind
 from nextlong.retrieval.indexes.kmeans import training_products
-from nextlong.retrieval.sample import DrawResult
+from nextlong.retrieval.sample import DocumentsFiles, DrawResult, MetaDocumentsFiles
 from nextlong.text import Json, counted
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
@@ -189,16 +193,30 @@ def count_neighbours(neighbours: NeighbourCount, done: Artifacts) -> int:
 
 def vectors_of(done: Artifacts) -> Files:
     """Return the files of the searched vectors: of documents if the method searches for documents, else of chunks."""
-    return done["document_vectors" if "document_vectors" in done else "embed"].files(
-        "vectors.npy"
-    )
+    if "document_vectors" in done:
+        return DocumentVectorsFiles.of(done).vectors
+    return EmbedFiles.of(done).vectors
 
 
 def queries_of(done: Artifacts) -> Path:
     """Return the file of queries, for `read_queries`."""
     if "documents" in done:
-        return done["documents"].file(".queries.npy")
-    return done["meta_documents"].file(".meta_documents.npy")
+        return DocumentsFiles.of(done).queries
+    return MetaDocumentsFiles.of(done).meta_documents
+
+
+class IndexTemplateFiles(StepFiles):
+    """The trained index without vectors."""
+
+    step = "index"
+    template = OnlyFile(".template.faiss")
+
+
+class IndexShardsFiles(StepFiles):
+    """Where the lists of the index begin, of every shard."""
+
+    step = "index_shards"
+    bounds = ShardFiles(".bounds.npy")
 
 
 def index_steps(
@@ -243,7 +261,7 @@ def index_steps(
     def fill(done: Artifacts) -> list[Task]:
         if is_exact(done):
             return []
-        paths, template = vectors_of(done), done["index"].file(".template.faiss")
+        paths, template = vectors_of(done), IndexTemplateFiles.of(done).template
         each = partial(ivf.fill, template=template)
         return [
             partial(each, vectors=paths[low:high], first_shard=low)
@@ -311,7 +329,7 @@ def index_files(done: Artifacts) -> IndexFiles:
     vectors = vectors_of(done)
     if is_exact(done):
         return IndexFiles(EXACT, vectors)
-    bounds = done["index_shards"].files(".bounds.npy")
+    bounds = IndexShardsFiles.of(done).bounds
     stems = [path.with_name(path.name.removesuffix(".bounds.npy")) for path in bounds]
     tuned = (
         done["tune"]
@@ -320,7 +338,7 @@ def index_files(done: Artifacts) -> IndexFiles:
         if "tune" in done
         else {}
     )
-    template = done["index"].file(".template.faiss")
+    template = IndexTemplateFiles.of(done).template
     return IndexFiles(
         done["index"].result(_IndexResult).index,
         vectors,

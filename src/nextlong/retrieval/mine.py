@@ -25,7 +25,15 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.engine.executor import Resources
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult, Work
+from nextlong.engine.step import (
+    Artifacts,
+    ShardFiles,
+    Step,
+    StepFiles,
+    Task,
+    TaskResult,
+    Work,
+)
 from nextlong.recipe.keys import AUTO, EXACT, Search, queries_of_task
 from nextlong.retrieval.index import (
     NeighbourCount,
@@ -45,7 +53,7 @@ from nextlong.retrieval.indexes.base import (
 )
 from nextlong.retrieval.indexes.exact import open_exact
 from nextlong.retrieval.sample import query_ranges, read_queries
-from nextlong.retrieval.shortlist import MineResult, judge_shortlist
+from nextlong.retrieval.shortlist import MineResult, ShortlistFiles, judge_shortlist
 
 # Queries searched for at a time, which bounds memory for a document of a million chunks.
 _BATCH = 8192
@@ -280,6 +288,27 @@ def _merge(
     return neighbours, cosines
 
 
+class LeastScoresFiles(StepFiles):
+    """The score that a neighbour needs at least, of each query of a task."""
+
+    step = "least_scores"
+    min_scores = ShardFiles(".least.npy")
+
+
+class ScanFiles(StepFiles):
+    """Where the neighbours of each query end, of every block of the corpus."""
+
+    step = "scan"
+    ends = ShardFiles(".ends.npy")
+
+
+class MineFiles(StepFiles):
+    """The CANDIDATES of every task."""
+
+    step = "mine"
+    candidates = ShardFiles(".candidates.arrow")
+
+
 def mine_steps(
     search: Search,
     name: str,
@@ -317,7 +346,7 @@ def mine_steps(
         return Work(tasks, gpu="unused")
 
     def scan_tasks(done: Artifacts) -> list[Task]:
-        least = done["least_scores"].files(".least.npy")
+        least = LeastScoresFiles.of(done).min_scores
         if not least:
             return []
         scan = partial(
@@ -387,15 +416,15 @@ def _scans_of(done: Artifacts) -> _Scans | None:
     """Return what the blocks of the corpus have; None where they were not searched."""
     if "scan" not in done:
         return None
-    suffix = ".ends.npy"
-    ends = done["scan"].files(suffix)
+    suffix = ScanFiles.ends.suffix
+    ends = ScanFiles.of(done).ends
     if not ends:
         return None
     stems = [path.with_name(path.name.removesuffix(suffix)) for path in ends]
-    return _Scans(done["least_scores"].files(".least.npy"), stems)
+    return _Scans(LeastScoresFiles.of(done).min_scores, stems)
 
 
 def _shortlist_of(done: Artifacts) -> _Paths:
     if "shortlist" not in done:
         return ()
-    return done["shortlist"].files(".shortlist.npy")
+    return ShortlistFiles.of(done).marks

@@ -17,9 +17,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.finished import IngestFiles, chunk_files
 from nextlong.artifacts.lookup import ranges, read_chunks
-from nextlong.engine.step import Artifact, Artifacts, Step, Task, TaskResult
+from nextlong.engine.step import (
+    Artifact,
+    Artifacts,
+    OnlyFile,
+    ShardFiles,
+    Step,
+    StepFiles,
+    Task,
+    TaskResult,
+)
 from nextlong.errors import CorpusError
 from nextlong.recipe.keys import BLOCKS, MOST_QUERIES, Compose, draws
 from nextlong.rng import keyed_hash, shuffled
@@ -248,6 +257,21 @@ def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int
     return tasks
 
 
+class MetaDocumentsFiles(StepFiles):
+    """The documents that are extended, in the order in which they were drawn."""
+
+    step = "meta_documents"
+    meta_documents = OnlyFile(".meta_documents.npy")
+
+
+class DocumentsFiles(StepFiles):
+    """The documents that a method of whole documents uses, and its queries."""
+
+    step = "documents"
+    documents = ShardFiles(".docs.npy")
+    queries = OnlyFile(".queries.npy")
+
+
 def meta_documents_step(
     compose: Compose,
     ingest: Step,
@@ -277,10 +301,9 @@ def meta_documents_step(
         inputs = (ingest, chunk, long_documents.tokenizer)
 
     def tasks(done: Artifacts) -> list[Task]:
-        chunks = chunks_of(done).files(".chunks.arrow")
-        hashes, chars = (
-            done["ingest"].files(suffix) for suffix in (".hashes.npy", ".chars.npy")
-        )
+        chunks = chunk_files(done).chunks
+        ingested = IngestFiles.of(done)
+        hashes, chars = ingested.hashes, ingested.chars
         length_check = None
         if long_documents is not None:
             is_longer = long_documents.is_longer(done)
@@ -331,8 +354,8 @@ def documents_step(
 
     def tasks(done: Artifacts) -> list[Task]:
         chunks, hashes = (
-            chunks_of(done).files(".chunks.arrow"),
-            done["ingest"].files(".hashes.npy"),
+            chunk_files(done).chunks,
+            IngestFiles.of(done).hashes,
         )
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 

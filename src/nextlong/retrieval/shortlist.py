@@ -35,10 +35,17 @@ from nextlong.artifacts.lookup import (
     iter_chunk_texts,
     sample_texts,
 )
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult
+from nextlong.engine.step import (
+    Artifacts,
+    ShardFiles,
+    Step,
+    StepFiles,
+    Task,
+    TaskResult,
+)
 from nextlong.recipe.keys import Compose, Mine, shortlist_chunks
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
-from nextlong.retrieval.sample import query_ranges
+from nextlong.retrieval.sample import MetaDocumentsFiles, query_ranges
 from nextlong.rng import threshold_for
 from nextlong.text import Json, counted
 
@@ -348,6 +355,20 @@ def _scores(
         yield first, queries[first:last] @ weights
 
 
+class ShortlistQueriesFiles(StepFiles):
+    """The scores that a chunk needs to be shortlisted for each query of a task."""
+
+    step = "shortlist_queries"
+    min_scores = ShardFiles(".least.npy")
+
+
+class ShortlistFiles(StepFiles):
+    """Whether each chunk of a shard is shortlisted, and by which weight."""
+
+    step = "shortlist"
+    marks = ShardFiles(".shortlist.npy")
+
+
 def shortlist_steps(
     compose: Compose,
     mine: Mine,
@@ -362,7 +383,7 @@ def shortlist_steps(
     def words_of(done: Artifacts) -> dict[str, Any]:
         """Return the arguments that `_choose_words` and `_mark_shard` share."""
         metas, words = (
-            done["meta_documents"].file(".meta_documents.npy"),
+            MetaDocumentsFiles.of(done).meta_documents,
             done["shortlist_words"],
         )
         return {
@@ -401,7 +422,7 @@ def shortlist_steps(
     def mark(done: Artifacts) -> list[Task]:
         text, least = (
             finished.corpus(done),
-            done["shortlist_queries"].files(".least.npy"),
+            ShortlistQueriesFiles.of(done).min_scores,
         )
         stems = [path.with_name(path.name.removesuffix(".least.npy")) for path in least]
         each = partial(_mark_shard, queries=stems, seed=seed, **words_of(done))

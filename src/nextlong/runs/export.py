@@ -20,6 +20,7 @@ from xxhash import xxh3_128_hexdigest
 
 from nextlong import pipeline
 from nextlong.artifacts import record
+from nextlong.artifacts.finished import TokenizerFiles
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_steps
@@ -217,7 +218,7 @@ def _short_recipe(first: Run, documents: Path, *, tokens: int | None) -> Recipe:
         },
     }
     plain["tokenizer"]["source"] = str(
-        first.steps["tokenizer"].file(".tokenizer.json").absolute()
+        TokenizerFiles.of(first.steps).tokenizer.absolute()
     )
     return Recipe.from_dict(plain, origin=f"short documents of {documents}")
 
@@ -301,7 +302,7 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
         raise RecipeError(f"export.validation={recipe.export.validation:g} {needs}")
     if (eod := recipe.export.megatron_eod) is not None:
         special_id(
-            runs[0].steps["tokenizer"].file(".tokenizer.json"),
+            TokenizerFiles.of(runs[0].steps).tokenizer,
             eod,
             key="export.megatron_eod",
         )

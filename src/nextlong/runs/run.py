@@ -27,7 +27,12 @@ from numpy.typing import NDArray
 
 from nextlong import arguments, schemas
 from nextlong.artifacts import finished, record
-from nextlong.artifacts.finished import CorpusFiles, SequenceFiles, read_tokenizer
+from nextlong.artifacts.finished import (
+    CorpusFiles,
+    SequenceFiles,
+    TokenizerFiles,
+    read_tokenizer,
+)
 from nextlong.artifacts.resolve import Resolved, resolve, span_texts
 from nextlong.engine.runner import open_done
 from nextlong.errors import ArgumentError, RecipeError, RunError
@@ -236,7 +241,7 @@ class Run:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made `input_ids`."""
-        return read_tokenizer(self.steps["tokenizer"].file(".tokenizer.json"))
+        return read_tokenizer(TokenizerFiles.of(self.steps).tokenizer)
 
     @cached_property
     def files(self) -> SequenceFiles:
@@ -338,7 +343,7 @@ def check_mix(
 
     def ids_of(run: Run) -> Json:
         step, special = run.steps["tokenizer"], finished.special_ids(run.steps)
-        name = step.file(".tokenizer.json").name
+        name = TokenizerFiles(step).tokenizer.name
         hashes = [
             part["files"][name]["xxh3"]
             for part in step.manifest["parts"]

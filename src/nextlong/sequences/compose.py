@@ -32,7 +32,9 @@ from nextlong.artifacts.finished import (
     ChunkResult,
     ComposeResult,
     CorpusFiles,
+    DraftFiles,
     ReferencedChunksResult,
+    TokenizerFiles,
     TokenizerResult,
 )
 from nextlong.artifacts.resolve import Cuts, cuts_of
@@ -40,6 +42,7 @@ from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe.keys import MIN_GAP_CHUNKS, NEGATIVES, Compose
 from nextlong.retrieval.near_duplicates import rule, shingles
+from nextlong.retrieval.near_duplicates.shingles import WeightsFiles
 from nextlong.rng import rng_for
 from nextlong.sequences import fit
 from nextlong.sequences.shortfall import has_gaps, is_extended
@@ -494,13 +497,13 @@ def compose_step(
     def tasks(done: Artifacts) -> list[Task]:
         compared = None
         if "weights" in done and near_duplicates is not None and compose.fit == "exact":
-            weights = done["weights"].file(".weights.npy")
+            weights = WeightsFiles.of(done).weights
             compared = (shingles.shingle_store(done), weights, near_duplicates)
         inputs = _ComposeInputs(
             tokens=finished.token_store(done),
             corpus=finished.corpus(done),
-            token_chars=done["tokenizer"].file(".tokenchars.npy"),
-            tokenizer=done["tokenizer"].file(".tokenizer.json"),
+            token_chars=TokenizerFiles.of(done).token_chars,
+            tokenizer=TokenizerFiles.of(done).tokenizer,
             near_duplicates=compared,
         )
         special = finished.special_ids(done)
@@ -519,7 +522,7 @@ def compose_step(
             seed=seed,
             max_uses=max_uses,
         )
-        drafts = done["draft"].files(".drafts.arrow")
+        drafts = DraftFiles.of(done).drafts
         takes = done["referenced_chunks"].result(ReferencedChunksResult).take
         if max_uses is not None:
             return [

@@ -37,7 +37,12 @@ from nextlong import schemas
 from nextlong.artifacts.continuation import contexts_of, encode_within
 from nextlong.artifacts.finished import (
     ChunkResult,
+    DraftFiles,
+    ReferencedChunksFiles,
     ReferencedChunksResult,
+    TokenizerFiles,
+    TokensFiles,
+    chunk_files,
     chunks_of,
     corpus,
     read_tokenizer,
@@ -267,8 +272,8 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
 
     def tasks(done: Artifacts) -> list[Task]:
         drafts, chunks = (
-            done["draft"].files(".drafts.arrow"),
-            chunks_of(done).files(".chunks.arrow"),
+            DraftFiles.of(done).drafts,
+            chunk_files(done).chunks,
         )
         return [
             partial(_list_referenced_chunks, drafts=drafts, chunks=chunks, limit=limit)
@@ -327,7 +332,7 @@ def tokens_step(
         for folder in sorted(run_dir.glob("[0-9][0-9]-lengths-*")):
             lengths = _open_tokens("lengths", folder, fingerprints, config)
             if lengths is not None:
-                files = (lengths.files(".offsets.npy"), lengths.files(".ids.npy"))
+                files = (TokensFiles(lengths).offsets, TokensFiles(lengths).ids)
                 earlier.append([(None, *own) for own in zip(*files, strict=True)])
         for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
             tokens = _open_tokens("tokens", folder, fingerprints, config)
@@ -337,10 +342,11 @@ def tokens_step(
             with suppress(RunError, ValueError):
                 fingerprint = tokens.manifest["inputs"]["referenced_chunks"]
                 (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{fingerprint}")
-                rows = open_done("referenced_chunks", named).files(".rows.npy")
-                files = (tokens.files(".offsets.npy"), tokens.files(".ids.npy"))
+                referenced = open_done("referenced_chunks", named)
+                rows = ReferencedChunksFiles(referenced).rows
+                files = (TokensFiles(tokens).offsets, TokensFiles(tokens).ids)
                 earlier.append(list(zip(rows, *files, strict=True)))
-        text, rows_paths = corpus(done), done["referenced_chunks"].files(".rows.npy")
+        text, rows_paths = corpus(done), ReferencedChunksFiles.of(done).rows
         chunked = chunks_of(done).results(ChunkResult)
         chunks, chars = (
             sum(part.chunks for part in chunked),
@@ -360,7 +366,7 @@ def tokens_step(
                 _RequestedRows(shard, *paths, known=[files[shard] for files in earlier])
             )
             room -= count
-        path = done["tokenizer"].file(".tokenizer.json")
+        path = TokenizerFiles.of(done).tokenizer
         return [
             partial(_tokenize_shards, requested=group, tokenizer=path, engine=engine)
             for group in groups

@@ -38,8 +38,10 @@ from nextlong.artifacts.continuation import (
     ids_within,
 )
 from nextlong.artifacts.finished import (
+    IngestFiles,
+    TokenizerFiles,
     TokenizerResult,
-    chunks_of,
+    chunk_files,
     read_tokenizer,
     without_options,
 )
@@ -104,15 +106,17 @@ def tokenizer_step(
             _prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed
         )
         documents, chunks = (
-            done["ingest"].files(".documents.arrow"),
-            chunks_of(done).files(".chunks.arrow"),
+            IngestFiles.of(done).documents,
+            chunk_files(done).chunks,
         )
         return [partial(task, corpus=list(zip(documents, chunks, strict=True)))]
 
     def check(done: Artifact) -> None:
         if megatron_eod is not None:
             special_id(
-                done.file(".tokenizer.json"), megatron_eod, key="export.megatron_eod"
+                TokenizerFiles(done).tokenizer,
+                megatron_eod,
+                key="export.megatron_eod",
             )
 
     return Step(

@@ -26,6 +26,7 @@ from rich.console import Console
 from nextlong.artifacts.finished import TokenizerResult
 from nextlong.engine import store
 from nextlong.errors import RecipeError
+from nextlong.export.arrange import RowFiles
 from nextlong.plugins import TRAINERS
 from nextlong.report import tables
 from nextlong.runs import export
@@ -416,7 +417,7 @@ def _export(trainer: Trainer, settings: Settings) -> Settings:
         stale="replace",
         **mixed,
     ).done
-    index = np.load(done["rows"].file(".train.index.npy"), mmap_mode="r")
+    index = np.load(RowFiles.of(done, "train").index, mmap_mode="r")
     lengths = index["length"]
     longest = int(lengths.max())
     _check_lengths(trainer, data.pack, shortest=int(lengths.min()), longest=longest)

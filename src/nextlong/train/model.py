@@ -31,6 +31,7 @@ from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from nextlong.artifacts.finished import TokenizerFiles
 from nextlong.artifacts.record import flattened
 from nextlong.artifacts.resolve import epoch_order
 from nextlong.engine import store
@@ -164,7 +165,7 @@ def prepare(recipe: TrainRecipe) -> Prepared:
     """Open the data and check them against the model. Raises NextlongError."""
     data, run_tokenizer, vocabulary = recipe.data, None, None
     if data.runs:
-        run_tokenizer = Run(data.runs[0]).steps["tokenizer"].file(".tokenizer.json")
+        run_tokenizer = TokenizerFiles.of(Run(data.runs[0]).steps).tokenizer
         vocabulary = int(Tokenizer.from_file(str(run_tokenizer)).get_vocab_size())
     config = config_of(recipe, vocabulary=vocabulary)
     tokenizer = _tokenizer_of(

@@ -15,7 +15,10 @@ import numpy as np
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
+from nextlong.artifacts.finished import ChunkFiles, IngestFiles
+from nextlong.corpus.decontaminate import DecontaminateFiles
 from nextlong.corpus.filter_report import Example, FilterReason, read_filter_report
+from nextlong.corpus.select import SelectFiles
 from nextlong.runs.run import Run
 from nextlong.sequences.shortfall import Attempt, describe_length
 
@@ -87,7 +90,7 @@ def _examples(examples: Sequence[Example]) -> Iterator[_Entry]:
 
 
 def _rejects(run: Run, kind: str) -> Iterator[_Entry]:
-    for path in run.steps["ingest"].files(".rejects.arrow"):
+    for path in IngestFiles.of(run.steps).rejects:
         for row in chain.from_iterable(
             batch.to_pylist() for _, batch in lookup.record_batches(path)
         ):
@@ -98,11 +101,11 @@ def _rejects(run: Run, kind: str) -> Iterator[_Entry]:
 
 def _not_kept(run: Run, step: str, before: str | None) -> Iterator[_Entry]:
     """Yield the documents that `step` drops and the step `before` keeps."""
-    for shard, path in enumerate(run.steps[step].files(".keep.npy")):
+    for shard, path in enumerate(SelectFiles(run.steps[step]).keep):
         dropped = ~np.load(path, mmap_mode="r")  # of each document of the shard
         if before is not None:
             dropped = dropped & np.load(
-                run.steps[before].files(".keep.npy")[shard], mmap_mode="r"
+                SelectFiles(run.steps[before]).keep[shard], mmap_mode="r"
             )
         doc_ids = schemas.pack_ids(shard, np.flatnonzero(dropped))
         # A page shows few, and names are read from the documents.
@@ -116,9 +119,9 @@ def _not_kept(run: Run, step: str, before: str | None) -> Iterator[_Entry]:
 
 
 def _contaminated_chunks(run: Run) -> Iterator[_Entry]:
-    for shard, path in enumerate(run.steps["decontaminate"].files(".contaminated.npy")):
+    for shard, path in enumerate(DecontaminateFiles.of(run.steps).contaminated):
         ids = schemas.pack_ids(shard, np.flatnonzero(np.load(path, mmap_mode="r")))
-        yield from _of_chunks(run, ids, run.steps["chunk"].files(".chunks.arrow"))
+        yield from _of_chunks(run, ids, ChunkFiles.of(run.steps).chunks)
 
 
 def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[_Entry]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
+from nextlong.artifacts.finished import ComposeFiles
 from nextlong.runs.run import Run
 from nextlong.runs.statistics import spans
 from nextlong.view import documents
@@ -81,7 +82,7 @@ class SequenceIndex:
         self._blocks: list[_Stretch] = []
         size, number = max(1, _BLOCK_TOKENS // run.recipe.sequence_tokens), 0
         for path, take in zip(
-            run.steps["compose"].files(".sequences.arrow"),
+            ComposeFiles.of(run.steps).sequences,
             run.sequences_per_part,
             strict=True,
         ):

@@ -20,6 +20,7 @@ from nextlong.artifacts.finished import DraftResult
 from nextlong.picture import charts, pieces, strip
 from nextlong.picture.charts import Point, Series
 from nextlong.picture.pieces import CHUNK_ROLES, Frequencies
+from nextlong.retrieval.embed import EmbedFiles
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as OneSequence
 from nextlong.runs.statistics import common
@@ -143,7 +144,7 @@ def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
     of_sequence = {span.chunk_id: span for span in spans if span.role in CHUNK_ROLES}
     sampled = common.sample_chunks(run, _MAPPED)
     ids = np.concatenate([sampled, np.array(sorted(of_sequence), np.int64)])
-    vectors = lookup.vectors(ids, run.steps["embed"].files(".vectors.npy"))
+    vectors = lookup.vectors(ids, EmbedFiles.of(run.steps).vectors)
     center = vectors[: len(sampled)].mean(axis=0)
     # The sample alone spans the plane, so that maps of several sequences of a run have the same background.
     _, singular, axes = np.linalg.svd(

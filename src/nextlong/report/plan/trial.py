@@ -26,7 +26,11 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from nextlong import pipeline
-from nextlong.artifacts.finished import TokenizerResult, chunks_of
+from nextlong.artifacts.finished import (
+    ComposeFiles,
+    TokenizerResult,
+    chunk_files,
+)
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.checks import Corpus
 from nextlong.corpus.chunk import chunk_text
@@ -317,13 +321,9 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
 
 def _documents_share(done: Artifacts) -> float:
     """Return `Trial.documents_share`: below 1 where sequences take several chunks of a document, as search makes them."""
-    if "compose" not in done or not (
-        parts := done["compose"].files(".sequences.arrow")
-    ):
+    if "compose" not in done or not (parts := ComposeFiles.of(done).sequences):
         return 1.0
-    (chunks,) = chunks_of(done).files(
-        ".chunks.arrow"
-    )  # of one shard, so ids of chunks are its rows
+    (chunks,) = chunk_files(done).chunks  # of one shard, so ids of chunks are its rows
     documents = read_chunks(chunks, ("doc_row",))["doc_row"]  # shape (chunks,)
     chunks_of_document = np.unique(documents, return_counts=True)[1]
     found = expected = 0.0

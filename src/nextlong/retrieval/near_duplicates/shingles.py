@@ -22,7 +22,13 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import ChunkResult, chunks_of
+from nextlong.artifacts.finished import (
+    ChunkFiles,
+    ChunkResult,
+    IngestFiles,
+    chunk_files,
+    chunks_of,
+)
 from nextlong.artifacts.lookup import (
     iter_chunk_texts,
     opened,
@@ -30,7 +36,16 @@ from nextlong.artifacts.lookup import (
     read_chunks,
     runs_within,
 )
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult, each_shard
+from nextlong.engine.step import (
+    Artifacts,
+    OnlyFile,
+    ShardFiles,
+    Step,
+    StepFiles,
+    Task,
+    TaskResult,
+    each_shard,
+)
 from nextlong.rng import keyed_hash, threshold_for
 
 U64 = NDArray[np.uint64]
@@ -382,12 +397,28 @@ def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
     return weights
 
 
+class ShinglesFiles(StepFiles):
+    """The SHINGLES of the chunks of every shard, and where those of each chunk begin."""
+
+    step = "shingles"
+    shingles = ShardFiles(".shingles.npy")
+    offsets = ShardFiles(".offsets.npy")
+
+
+class WeightsFiles(StepFiles):
+    """The weights of common shingles, and the shingles that were counted."""
+
+    step = "weights"
+    weights = OnlyFile(".weights.npy")
+    counted = OnlyFile(".counted.npy")
+
+
 def shingles_step(ingest: Step, chunk: Step) -> Step:
     """Return the step from DOCUMENTS and CHUNKS to the SHINGLES of every chunk."""
     tasks = each_shard(
         shingle_shard,
-        documents=(ingest, ".documents.arrow"),
-        chunks=(chunk, ".chunks.arrow"),
+        documents=(ingest, IngestFiles.documents),
+        chunks=(chunk, ChunkFiles.chunks),
     )
     return Step("shingles", 3, {}, (ingest, chunk), tasks)
 
@@ -396,7 +427,7 @@ def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Ste
     """Return the step that weighs SHINGLES by the number of sampled documents that have them."""
 
     def tasks(done: Artifacts) -> list[Task]:
-        chunked, hashes = chunks_of(done), done["ingest"].files(".hashes.npy")
+        chunked, hashes = chunks_of(done), IngestFiles.of(done).hashes
         share = min(
             1.0,
             SAMPLED_CHARS
@@ -405,7 +436,7 @@ def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Ste
         weigh = partial(
             weigh_shingles, store=shingle_store(done), share=share, seed=seed
         )
-        return [partial(weigh, chunks=chunked.files(".chunks.arrow"), hashes=hashes)]
+        return [partial(weigh, chunks=chunk_files(done).chunks, hashes=hashes)]
 
     config = {"sampled_chars": SAMPLED_CHARS, "seed": seed}
     return Step("weights", 3, config, (ingest, chunk, shingles), tasks)
@@ -413,7 +444,5 @@ def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Ste
 
 def shingle_store(done: Artifacts) -> ShingleStore:
     """Return the shingles of every chunk."""
-    shingles = done["shingles"]
-    return ShingleStore(
-        hashes=shingles.files(".shingles.npy"), offsets=shingles.files(".offsets.npy")
-    )
+    files = ShinglesFiles.of(done)
+    return ShingleStore(hashes=files.shingles, offsets=files.offsets)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
+from nextlong.artifacts.finished import ComposeFiles
 from nextlong.runs.run import Run
 from nextlong.runs.statistics import spans
 
@@ -63,7 +64,7 @@ def _first_about(run: Run) -> dict[int, int]:
     """
     firsts: dict[int, int] = {}
     number = 0
-    paths = run.steps["compose"].files(".sequences.arrow")
+    paths = ComposeFiles.of(run.steps).sequences
     for path, take in zip(paths, run.sequences_per_part, strict=True):
         remaining = min(take, _LOOKED_AT - number)
         for block in spans.read_blocks(path, remaining, run.corpus):

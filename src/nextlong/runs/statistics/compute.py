@@ -21,6 +21,7 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import (
     ChunkResult,
+    ComposeFiles,
     DraftResult,
     TokenizerResult,
     token_store,
@@ -117,7 +118,7 @@ def _count(run: Run) -> tuple[Counting, _WholeChunks]:
     store = token_store(run.steps)
     chars = 0
     tokens = 0
-    paths = run.steps["compose"].files(".sequences.arrow")
+    paths = ComposeFiles.of(run.steps).sequences
     for path, take in zip(paths, run.sequences_per_part, strict=True):
         for block in spans.read_blocks(path, take, run.corpus):
             counting.add(block)

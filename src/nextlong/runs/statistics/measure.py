@@ -14,7 +14,7 @@ from typing import Final
 from pydantic import TypeAdapter, ValidationError
 
 from nextlong.engine import store
-from nextlong.engine.step import Artifacts, Step, TaskResult
+from nextlong.engine.step import Artifacts, OnlyFile, Step, StepFiles, TaskResult
 from nextlong.errors import RunError
 from nextlong.export.steps import read_steps
 from nextlong.runs.run import Run
@@ -23,7 +23,13 @@ from nextlong.runs.statistics.measures import step_costs
 from nextlong.runs.statistics.stats import Stats
 
 STATISTICS: Final = "statistics"  # the step
-_SUFFIX: Final = ".statistics.json"
+
+
+class StatisticsFiles(StepFiles):
+    """The statistics of the run."""
+
+    step = STATISTICS
+    statistics = OnlyFile(".statistics.json")
 
 
 def measure(run: Run) -> Stats:
@@ -58,7 +64,9 @@ def statistics_step(run: Run) -> Step:
 def _measure_to(out: Path, *, named: str) -> TaskResult:
     """Write the statistics of the variant that `named` opens, beside `out`."""
     stats = compute(Run(named))
-    store.write_json(out.with_name(f"{out.name}{_SUFFIX}"), asdict(stats))
+    store.write_json(
+        out.with_name(f"{out.name}{StatisticsFiles.statistics.suffix}"), asdict(stats)
+    )
     return TaskResult()
 
 
@@ -74,7 +82,7 @@ def read(done: Artifacts) -> Stats | None:
     """
     if STATISTICS not in done:
         return None
-    path = done[STATISTICS].file(_SUFFIX)
+    path = StatisticsFiles.of(done).statistics
     try:
         return _adapter().validate_python(store.read_json(path))
     except ValidationError as error:

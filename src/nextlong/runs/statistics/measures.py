@@ -15,7 +15,8 @@ import numpy as np
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import special_ids
-from nextlong.methods.documents import separator_follows
+from nextlong.methods.documents import LengthsFiles, separator_follows
+from nextlong.retrieval.embed import EmbedFiles
 from nextlong.runs.run import Run
 from nextlong.runs.statistics.common import has_every_vector, sample_chunks
 from nextlong.runs.statistics.counting import COSINE_UNIT
@@ -88,7 +89,7 @@ def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
     doc_ids, uses = taken.counted()
     if "lengths" not in run.steps or not len(doc_ids):
         return None
-    lengths = run.steps["lengths"].files(".lengths.npy")
+    lengths = LengthsFiles.of(run.steps).lengths
     separator_tokens = len(special_ids(run.steps).separator)
     shards, back = lookup.by_shard(doc_ids)
     document_tokens = []
@@ -144,7 +145,7 @@ def measure_random_similarity(run: Run) -> Spread | None:
     ids = sample_chunks(run, _RANDOM_CHUNKS)
     # (n, dimensions) float64, so that sums of any order round to the same multiple of
     # COSINE_UNIT.
-    files = run.steps["embed"].files(".vectors.npy")
+    files = EmbedFiles.of(run.steps).vectors
     vectors = lookup.vectors(ids, files).astype(np.float64)
     documents = lookup.documents_of(ids, run.corpus.chunks)
     # Every pair once, (n · (n − 1) / 2,). Chunks of one document are similar, so such

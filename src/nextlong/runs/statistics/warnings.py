@@ -15,6 +15,7 @@ from typing import Final
 from nextlong.artifacts.finished import (
     ChunkResult,
     IngestResult,
+    TokenizerFiles,
     TokenizerResult,
     read_tokenizer,
 )
@@ -555,7 +556,7 @@ def _of_tokenizer(stats: Stats, run: Run) -> Iterator[DataWarning]:
     if loss:
         yield warn("lossy-tokenizer", loss=loss)
     if config.source is not None and config.eos is None:
-        tokenizer = read_tokenizer(run.steps["tokenizer"].file(".tokenizer.json"))
+        tokenizer = read_tokenizer(TokenizerFiles.of(run.steps).tokenizer)
         ends = find_ends(tokenizer, local_path(config.source).parent)
         if ends.eos is not None:
             yield warn("no-eos", f"tokenizer.eos={ends.eos}", ends=ends)
