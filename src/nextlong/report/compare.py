@@ -14,7 +14,7 @@ from rich.console import Console
 from nextlong.errors import RunError
 from nextlong.picture import before_after
 from nextlong.report import tables
-from nextlong.report.page import cards, words
+from nextlong.report.page import cards, cells
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as RunSequence
 from nextlong.runs.statistics.stats import Stats
@@ -117,7 +117,7 @@ def show(compared: Sequence[Stats], console: Console) -> None:
 def show_one(stats: Stats, console: Console) -> None:
     """Print one data set."""
     plain = stats.as_json()
-    of = words.Numbers([plain], [""])
+    of = cells.Numbers([plain], [""])
     title = f"{counted(stats.sequences, 'sequence')} of {stats.setting.target_tokens:,} tokens in {stats.run}"
     tables.show_pairs(title, _pairs(of.settings()), console)
     for card in (
@@ -154,7 +154,7 @@ def show_one(stats: Stats, console: Console) -> None:
             tables.show_pairs(title, pairs, console)
 
 
-def _pairs(rows: Iterable[words.TableRow]) -> list[tuple[str, str]]:
+def _pairs(rows: Iterable[cells.TableRow]) -> list[tuple[str, str]]:
     return [(row.name, row.cells[0].text) for row in rows]
 
 
@@ -179,7 +179,7 @@ def show_same(
 
 def _headings(runs: Sequence[str]) -> list[str]:
     """Return the heading of the names and of each data set; of variants named by settings only, their keys and their values."""
-    names = words.short_names(runs)
+    names = cells.short_names(runs)
     if any("=" not in setting for name in names for setting in name.split(",")):
         return ["", *(",\n".join(name.split(",")) for name in names)]
     settings = [
@@ -243,7 +243,7 @@ def svg(runs: Sequence[Run]) -> str:
     )
     sequences = {
         name: held[shown][0].spans
-        for name, held in zip(words.labels(runs), holders, strict=True)
+        for name, held in zip(cells.labels(runs), holders, strict=True)
     }
     return before_after.comparison_svg(sequences, source_id=shown, tokens=lengths.pop())
 

@@ -5,7 +5,7 @@ from tests.support.changed_stats import changed_json
 
 import nextlong
 from nextlong.report.page import cards
-from nextlong.report.page.words import Cell, Numbers, TableRow
+from nextlong.report.page.cells import Cell, Numbers, TableRow
 from nextlong.runs.statistics.measure import measure
 
 NAMES = ["this run"]
