@@ -82,12 +82,7 @@ class _DroppedDrafts:
         self.examples: dict[str, list[tuple[int, int, int]]] = {}
         self.longest_tokens = 0  # of those that are too short
 
-    def add(
-        self,
-        dropped: fit.Dropped,
-        draft: pa.RecordBatch,
-        pieces: _Pieces,
-    ) -> None:
+    def add(self, dropped: fit.Dropped, draft: pa.RecordBatch, pieces: _Pieces) -> None:
         """Count a draft of these pieces that was dropped."""
         self.counts[dropped.reason] += 1
         if self.counts[dropped.reason] <= _MAX_DROPPED_EXAMPLES:
@@ -120,13 +115,7 @@ def _compose_drafts(
     blocked: set[int] = set()  # chunks that were used `max_uses` times
     dropped = _DroppedDrafts()
     kept: list[int] = []  # by file
-    for index, (path, taken) in enumerate(
-        zip(
-            drafts,
-            take,
-            strict=True,
-        )
-    ):
+    for index, (path, taken) in enumerate(zip(drafts, take, strict=True)):
         kept.append(0)
         file_out = f"{out}.{index:05d}" if len(drafts) > 1 else f"{out}"
         with (
@@ -184,11 +173,7 @@ def _sequence_row(
     row["method"] = [method]
     # A column of lists for each field of the spans.
     values = zip(*spans, strict=True)
-    for name, span_values in zip(
-        schemas.SPAN_COLUMNS,
-        values,
-        strict=True,
-    ):
+    for name, span_values in zip(schemas.SPAN_COLUMNS, values, strict=True):
         row[name] = [span_values]
     return pa.RecordBatch.from_pydict(row, schema=schemas.SEQUENCES)
 
@@ -206,11 +191,7 @@ def _compose_draft(
     roles = draft.column("role").values.to_numpy()
     starts = np.flatnonzero(roles == schemas.META).tolist()  # of groups, in pieces
     meta_chunks = [pieces[start].chunk for start in starts]
-    cutter = _TextCutter(
-        inputs,
-        meta_chunks,
-        separator_tokens=rules.separator_tokens,
-    )
+    cutter = _TextCutter(inputs, meta_chunks, separator_tokens=rules.separator_tokens)
     if draft.column("layout")[0].as_py() != schemas.Layout.EXTENDED:
         documents = draft.column("group").values.to_pylist()
         return fit.concatenate_spans(
@@ -271,11 +252,7 @@ def _drafts_and_pieces(
         if ends[-1] < _BLOCK_PIECES and not is_last:
             continue
         pieces = _pieces_of(block, tokens, chunks)
-        for finished_draft, (first, last) in zip(
-            block,
-            pairwise(ends),
-            strict=True,
-        ):
+        for finished_draft, (first, last) in zip(block, pairwise(ends), strict=True):
             yield finished_draft, pieces[first:last]
         block = []
         ends = [0]
@@ -327,11 +304,7 @@ def _read_chunk_text(chunk: int, inputs: _ComposeInputs) -> _ChunkText:
     chunk_ids = np.array([chunk])
     text = inputs.corpus.text(chunk)
     starts, stops = inputs.tokens.bounds(chunk_ids)
-    ids, _ = inputs.tokens.ids(
-        chunk_ids,
-        starts=starts,
-        stops=stops,
-    )
+    ids, _ = inputs.tokens.ids(chunk_ids, starts=starts, stops=stops)
     cuts = cuts_of(
         ids,
         chars=len(text),
@@ -525,24 +498,10 @@ def compose_step(
         drafts = DraftFiles.of(done).drafts
         takes = done["referenced_chunks"].result(ReferencedChunksResult).take
         if max_uses is not None:
-            return [
-                partial(
-                    task,
-                    drafts=drafts,
-                    take=takes,
-                )
-            ]
+            return [partial(task, drafts=drafts, take=takes)]
         return [
-            partial(
-                task,
-                drafts=[path],
-                take=[take],
-            )
-            for path, take in zip(
-                drafts,
-                takes,
-                strict=True,
-            )
+            partial(task, drafts=[path], take=[take])
+            for path, take in zip(drafts, takes, strict=True)
         ]
 
     return Step(

@@ -100,11 +100,7 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
                 ):
                     documents.breach(f"{name} has {problem}")
                 tiles = [column[bounds[row] : bounds[row + 1]] for column in columns]
-                problem = _tiling_problem(
-                    text,
-                    tiles,
-                    is_kept=bool(keep[row]),
-                )
+                problem = _tiling_problem(text, tiles, is_kept=bool(keep[row]))
                 if problem:
                     chunks.breach(f"{name}: {problem}")
     return [
@@ -222,15 +218,7 @@ def _check_columns(run: StoredRun, documents: CheckOutcome) -> list[CheckOutcome
                 metadata = batch.column("metadata").to_pylist()
             names_of = _metadata_names(metadata)
             outcome.checked += len(ids)
-            rows = enumerate(
-                zip(
-                    sources,
-                    ids,
-                    metadata,
-                    strict=True,
-                ),
-                first,
-            )
+            rows = enumerate(zip(sources, ids, metadata, strict=True), first)
             for row, (source, source_id, value) in rows:
                 names = names_of.get(value)
                 if not is_reported and names != columns_of.get(source, []):
@@ -294,11 +282,7 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
         shard_ids = []
         shard_hashes = []
         for shard, (hash_file, keep_file) in enumerate(
-            zip(
-                compared,
-                keeps,
-                strict=True,
-            )
+            zip(compared, keeps, strict=True)
         ):
             hashes = np.load(hash_file, mmap_mode="r")
             keep = np.load(keep_file, mmap_mode="r")
@@ -308,9 +292,7 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
             shard_hashes.append(hashes[rows])
         ids = np.concatenate(shard_ids)
         _, firsts, groups = np.unique(
-            np.concatenate(shard_hashes),
-            return_index=True,
-            return_inverse=True,
+            np.concatenate(shard_hashes), return_index=True, return_inverse=True
         )
         # (documents,) the first document with the same hash: itself, if it is distinct.
         originals = firsts[groups]
@@ -322,12 +304,7 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
     return outcome
 
 
-def _tiling_problem(
-    text: str,
-    tiles: list[list[int]],
-    *,
-    is_kept: bool,
-) -> str:
+def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
     """Return the problem of a document's chunks; "" if there is none.
 
     `tiles`: their starts, ends and `separator` values.
@@ -336,12 +313,7 @@ def _tiling_problem(
     if not is_kept:
         return f"has {len(starts)} chunks but was not selected" if starts else ""
     position = 0
-    for start, end, separator in zip(
-        starts,
-        ends,
-        separators,
-        strict=True,
-    ):
+    for start, end, separator in zip(starts, ends, separators, strict=True):
         if start != position or end <= start:
             return f"a chunk is [{start}, {end}) but the one before ends at {position}"
         last = text[end - 1 : end]
@@ -452,11 +424,7 @@ def _special_id_problems(run: StoredRun) -> Iterator[str]:
             )
 
 
-def _chunks(
-    run: StoredRun,
-    shard: int,
-    wanted: Ids,
-) -> Iterator[_ChunkBatch]:
+def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_ChunkBatch]:
     """Yield the chunks with tokens among some rows of a shard, a few hundred each."""
     tokenized_rows, _, _ = run.token_shard(shard)
     has_tokens = np.isin(wanted, tokenized_rows)
@@ -504,9 +472,7 @@ def _is_disputed(
     """
     try:
         flat, stops = fast.encode_batch_flat(
-            texts,
-            add_special_tokens=False,
-            split_special_tokens=True,
+            texts, add_special_tokens=False, split_special_tokens=True
         )
     except ValueError:  # for example, a limit of its regular expressions
         return [True] * len(texts)
@@ -515,10 +481,7 @@ def _is_disputed(
     inner_stops = np.frombuffer(stops, np.uint64)[1:-1].astype(np.int64)
     is_disputed = []
     for text, fast_ids, stored in zip(
-        texts,
-        np.split(ids, inner_stops),
-        stored_ids,
-        strict=True,
+        texts, np.split(ids, inner_stops), stored_ids, strict=True
     ):
         is_equal = np.array_equal(fast_ids, stored)
         is_doubtful = any(char in text for char in _DOUBTFUL)
@@ -536,11 +499,7 @@ def _id_problems(
     texts = [chunks.texts[index] for index in judged]
     begins = [chunks.begins[index] for index in judged]
     reference_ids = run.reference.ids(texts, begins)
-    for index, true_ids in zip(
-        judged,
-        reference_ids,
-        strict=True,
-    ):
+    for index, true_ids in zip(judged, reference_ids, strict=True):
         name = chunk_name(chunks.rows[index], shard)
         stored = chunks.ids[index]
         true = np.array(true_ids, np.int64)

@@ -125,11 +125,7 @@ def _copies_in(
     first = len(document)
     first_cut = first + len(spans)
     problems: dict[int, str] = {}  # by span
-    for a, b, how in _repeats(
-        texts,
-        first,
-        **rule,
-    ):
+    for a, b, how in _repeats(texts, first, **rule):
         span = text_spans[a - first]
         other = "the meta-document"
         if b >= first:
@@ -153,11 +149,7 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
         wanted = [sequence for sequence in block if sequence.number in passed_over]
         unused = [passed_over[sequence.number] for sequence in wanted]
         of_chunk, of_document = _words_of(run, wanted, *unused)
-        for sequence, candidates in zip(
-            wanted,
-            unused,
-            strict=True,
-        ):
+        for sequence, candidates in zip(wanted, unused, strict=True):
             placed = sequence.chunk[sequence.known(NEGATIVE)]
             # The meta-document and its short chunks, the negatives, the unused chunks.
             texts = list(of_document[sequence.number])
@@ -167,11 +159,7 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
             texts += [of_chunk[chunk] for chunk in candidates.tolist()]
 
             repeating = set()  # unused chunks, whichever of a pair repeats the other
-            for a, b, _ in _repeats(
-                texts,
-                first_placed,
-                **rule,
-            ):
+            for a, b, _ in _repeats(texts, first_placed, **rule):
                 if (a >= first_unused) != (b >= first_unused):
                     repeating.add(max(a, b))
             unused_texts = range(first_unused, len(texts))
@@ -216,13 +204,7 @@ def _words_of(
     wanted = np.concatenate([*negatives, *own_chunks.values(), *further])
     texts = run.texts_of(wanted)
     words = _words_in(list(texts.values()))
-    of_chunk = dict(
-        zip(
-            texts,
-            words,
-            strict=True,
-        )
-    )
+    of_chunk = dict(zip(texts, words, strict=True))
 
     of_document: dict[int, list[_Numbers]] = {}
     for number, chunks in own_chunks.items():
@@ -237,11 +219,7 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
     """Count again in how many of the counted documents the runs of each slot occur."""
     if "weights" not in run.steps:
         return []
-    outcome = CheckOutcome(
-        "word weights counted again",
-        "slots",
-        checked=_SLOTS,
-    )
+    outcome = CheckOutcome("word weights counted again", "slots", checked=_SLOTS)
     counted = np.load(run.files("weights", ".counted.npy")[0])
     stored = np.load(run.files("weights", ".weights.npy")[0])
     if len(np.unique(counted)) != len(counted):
@@ -405,11 +383,7 @@ def _equal_texts(words: Sequence[_Numbers], runs: _Runs) -> list[list[int]]:
     begins = begins[is_all_shared & is_one_text]
     texts_of_begins = runs.text_of[begins]
     first_words = begins - runs.bounds[texts_of_begins]
-    for text, word in zip(
-        texts_of_begins.tolist(),
-        first_words.tolist(),
-        strict=True,
-    ):
+    for text, word in zip(texts_of_begins.tolist(), first_words.tolist(), strict=True):
         passage = words[text][word : word + _PASSAGE_WORDS]
         holders[passage.tobytes()].add(text)
 
@@ -458,11 +432,7 @@ def _repeats_by_weight(
 
 def _sums_by_text(runs: _Runs, values: NDArray[Any]) -> Ids:
     """Return the sum of the values, shape (r,), of each text, shape (n,)."""
-    sums = np.bincount(
-        runs.text_of,
-        weights=values,
-        minlength=runs.text_count,
-    )
+    sums = np.bincount(runs.text_of, weights=values, minlength=runs.text_count)
     return sums.astype(np.int64)
 
 
@@ -503,11 +473,7 @@ def _words_in(texts: Sequence[str]) -> list[_Numbers]:
     """Return the numbers of the words of each text, in reading order."""
     ends = accumulate(len(text) for text in texts)
     batches = groupby(
-        zip(
-            texts,
-            ends,
-            strict=True,
-        ),
+        zip(texts, ends, strict=True),
         lambda text_and_end: text_and_end[1] // _BATCH_CHARS,
     )
     numbers: list[_Numbers] = []

@@ -55,13 +55,7 @@ def check_vectors(run: StoredRun) -> list[CheckOutcome]:
     With a shortlist, the vectors of chunks that are not on it are zero.
     """
     if "embed" not in run.steps:
-        return [
-            CheckOutcome(
-                "vectors",
-                "vectors",
-                not_needed="this run has none",
-            )
-        ]
+        return [CheckOutcome("vectors", "vectors", not_needed="this run has none")]
     lengths = CheckOutcome("vectors have unit length", "vectors")
     again = CheckOutcome("vectors encoded again", "vectors")
     embedded = [np.empty(0, np.int64)]
@@ -100,11 +94,7 @@ def _length_problems(
             yield f"the vector of {name} has the length {norms[row]:.4f}"
 
 
-def _encode_again(
-    run: StoredRun,
-    ids: Ids,
-    outcome: CheckOutcome,
-) -> None:
+def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
     """Compare the stored vectors of some chunks with those encoded now."""
     encoder = recipe.Encoder.from_dict(run.recipe["encoder"])
     kind = kind_of(encoder)
@@ -193,11 +183,7 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
         # Brute force returns as many as are stored, so that the two lists can be
         # compared rank by rank.
         k = max((len(stored.ids) for stored in stored_of.values()), default=0)
-        for meta, true in zip(
-            queries,
-            _brute_force(run, queries, k),
-            strict=True,
-        ):
+        for meta, true in zip(queries, _brute_force(run, queries, k), strict=True):
             stored = stored_of.get(meta.chunk)
             problems = _candidate_problems(
                 run,
@@ -250,9 +236,7 @@ def _recall(stored: _Neighbours, true: _Neighbours) -> float:
 def _check_recall(recalls: list[float], promised: float) -> CheckOutcome:
     """Compare the recalls of the sampled queries with the promised mean."""
     outcome = CheckOutcome(
-        "recall of the approximate index",
-        "meta-chunks",
-        checked=len(recalls),
+        "recall of the approximate index", "meta-chunks", checked=len(recalls)
     )
     mean = float(np.mean(recalls))
     standard_error = float(np.std(recalls)) / len(recalls) ** 0.5
@@ -312,13 +296,7 @@ def _compare_scores(
     """Compare the score of each negative with its cosine to its group's meta-chunk."""
     metas = np.flatnonzero(sequence.role == META)
     meta_groups = sequence.group[metas].tolist()
-    meta_of = dict(
-        zip(
-            meta_groups,
-            sequence.chunk[metas].tolist(),
-            strict=True,
-        )
-    )
+    meta_of = dict(zip(meta_groups, sequence.chunk[metas].tolist(), strict=True))
     # (n,) the negatives whose group has a meta-chunk, their recorded scores, and their
     # cosines to that meta-chunk.
     negatives = sequence.known(NEGATIVE)
@@ -397,11 +375,7 @@ def _brute_force(
         yield _Neighbours(neighbours.ids[order], neighbours.scores[order])
 
 
-def _best(
-    known: _Neighbours,
-    found: _Neighbours,
-    k: int,
-) -> _Neighbours:
+def _best(known: _Neighbours, found: _Neighbours, k: int) -> _Neighbours:
     """Return the `k` of both with the highest scores, unordered."""
     ids = np.concatenate([known.ids, found.ids])
     scores = np.concatenate([known.scores, found.scores])
@@ -564,11 +538,7 @@ def _cosines_to(
     Of several possible ones, the closest to the score.
     """
     if scored_to == _EARLIER:
-        is_earlier = np.tri(
-            len(vectors_ND),
-            k=-1,
-            dtype=bool,
-        )
+        is_earlier = np.tri(len(vectors_ND), k=-1, dtype=bool)
         cosines_NN = np.where(is_earlier, vectors_ND @ vectors_ND.T, np.inf)
         closest = np.abs(cosines_NN - scores[:, None]).argmin(axis=1)
         true: NDArray[np.float32] = cosines_NN[np.arange(len(scores)), closest]
@@ -638,9 +608,7 @@ def _documents(sequence: ResolvedSequence) -> tuple[Ids, Ids, Ids]:
     """
     spans = sequence.known(DOCUMENT)
     _, begins, by_id = np.unique(
-        sequence.doc[spans],
-        return_index=True,
-        return_inverse=True,
+        sequence.doc[spans], return_index=True, return_inverse=True
     )
     order = np.argsort(begins)  # from document id to order in the sequence
     return spans, spans[begins[order]], np.argsort(order)[by_id]
@@ -663,16 +631,8 @@ def _document_vectors(
     starts = np.cumsum(counts) - counts
     chunks = np.repeat(firsts - starts, counts) + np.arange(counts.sum())
     rows = run.vectors_of(chunks)
-    sums = np.add.reduceat(
-        rows,
-        starts,
-        axis=0,
-    )
-    lengths = np.linalg.norm(
-        sums,
-        axis=1,
-        keepdims=True,
-    )
+    sums = np.add.reduceat(rows, starts, axis=0)
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
     has_direction = lengths > _MIN_LENGTH * counts[:, None]
     units = sums / np.maximum(lengths, _MIN_LENGTH)
     means = np.where(has_direction, units, rows[starts])

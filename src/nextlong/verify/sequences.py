@@ -284,11 +284,7 @@ def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
         if len(meta_spans) != stop - first:
             share = f"{len(meta_spans)} of the {stop - first} chunks"
             yield f"sequence {sequence.number} has {share} of its meta-document"
-    yield from _group_problems(
-        run,
-        sequence,
-        meta_chunks=len(meta_spans),
-    )
+    yield from _group_problems(run, sequence, meta_chunks=len(meta_spans))
 
 
 def _group_problems(
@@ -535,12 +531,7 @@ def _check_uses(run: StoredRun, uses: list[NDArray[np.uint16]]) -> CheckOutcome:
 class Tokenized:
     """The text of a chunk, addressed by its tokens."""
 
-    def __init__(
-        self,
-        run: StoredRun,
-        chunk: int,
-        text: str,
-    ) -> None:
+    def __init__(self, run: StoredRun, chunk: int, text: str) -> None:
         self.text = text
         self._offsets = run.reference.offsets(text, begins=run.begins(chunk))
 
@@ -637,9 +628,7 @@ def _problems_of_cut(
     if fills_budget and not has_separator:
         max_tokens = tokens - separator_tokens
     kept = _cut_between_characters(
-        tokenized,
-        max_tokens=max_tokens,
-        may_end_line=not fills_budget,
+        tokenized, max_tokens=max_tokens, may_end_line=not fills_budget
     )
     if kept is not None:
         fewer = f"{tokens - kept} tokens fewer"
