@@ -27,12 +27,12 @@ def test_the_parts_of_the_sequences_make_the_whole_and_parse_each_once(
     exported_run, monkeypatch, parts
 ):
     run, parsed, stored = StoredRun(exported_run), [], StoredRun._stored
-    assert max(run.takes) > 1  # so that parts end within a file, too
+    assert max(run.sequences_per_part) > 1  # so that parts end within a file, too
     whole = [(sequence.number, sequence.id) for sequence in run.bare_sequences()]
     monkeypatch.setattr(
         StoredRun, "_stored", lambda *where: parsed.append(where[1:]) or stored(*where)
     )
-    count = sum(run.takes)
+    count = run.sequence_count
     bounds = [count * part // parts for part in range(parts + 1)]
     blocks = [
         block
@@ -43,13 +43,13 @@ def test_the_parts_of_the_sequences_make_the_whole_and_parse_each_once(
         (sequence.number, sequence.id) for block in blocks for sequence in block
     ] == whole
     assert parsed == [
-        (part, place) for part, take in enumerate(run.takes) for place in range(take)
+        (part, place) for part, take in enumerate(run.sequences_per_part) for place in range(take)
     ]
 
 
 def test_files_that_hold_none_of_the_sequences_asked_for_are_not_opened(run):
     artefacts, paths = StoredRun(run), files(run, "compose", ".sequences.arrow")
-    assert artefacts.takes[:4] == [1, 1, 1, 1]
+    assert artefacts.sequences_per_part[:4] == [1, 1, 1, 1]
     for path in [paths[0], *paths[3:]]:
         path.write_bytes(b"not an Arrow file")
     assert [

@@ -1,6 +1,7 @@
 """Checks: run all checks in the order of the route, in one process or in several.
 
-In:  a run directory. Out: the outcome of each check, as soon as it is known.
+In:  a run directory.
+Out: the outcome of each check, as soon as it is known.
 """
 
 from __future__ import annotations
@@ -29,9 +30,8 @@ from nextlong.verify.run_files import StoredRun
 from nextlong.verify.search import check_search, check_vectors
 from nextlong.verify.sequences import check_cuts, check_sequences
 
-_WORTH_PROCESSES_BYTES = (
-    64_000_000  # of a run's files; one process checks that much in about three seconds
-)
+# Of a run's files; one process checks that much in about three seconds.
+_WORTH_PROCESSES_BYTES = 64_000_000
 
 _COPIES: Final = "near-duplicates"
 # In the order of the route.
@@ -59,75 +59,80 @@ def verify(
 ) -> Iterator[CheckOutcome]:
     """Yield the outcome of each check of a finished run.
 
-    `sample` random meta-chunks are searched again, and as many random vectors encoded again. If it is EVERYTHING, the reference
-    tokenizer also tokenizes every chunk, of which it samples those of a large run otherwise. Checks of a large run use up to
-    `workers` processes. `starting` receives the name of the next check. Raises RunError if there is no finished run. Unreadable
-    files are breaches, not errors.
+    `sample` random meta-chunks are searched again, and as many random vectors encoded
+    again. If it is EVERYTHING, the reference tokenizer also tokenizes every chunk, of
+    which it samples those of a large run otherwise. Checks of a large run use up to
+    `workers` processes. `starting` receives the name of the next check. Raises RunError
+    if there is no finished run. Unreadable files are breaches, not errors.
     """
     run = StoredRun(run_dir, sample=sample, seed=seed)
-    stored = (
-        path
-        for step in run.steps.values()
-        for path in step.folder.glob("*")
-        if path.is_file()
-    )
-    if (
-        workers > 1
-        and sum(path.stat().st_size for path in stored) > _WORTH_PROCESSES_BYTES
-    ):
-        yield from _side_by_side(run, run_dir, workers=workers, starting=starting)
+    if workers > 1 and _stored_bytes(run) > _WORTH_PROCESSES_BYTES:
+        yield from _side_by_side(
+            run,
+            run_dir,
+            workers=workers,
+            starting=starting,
+        )
     else:
         starting("hashes")
         yield from check_files(run)
         for name, check in CHECKS.items():
             starting(name)
             yield from _guarded(run, name, check)
+
+    # Not for one variant: `verify RUN@NAME` checks that one alone.
+    if run.path != run_dir.expanduser():
+        return
     known = {step.folder for step in run.steps.values()}
-    for name, variant in (
-        other_variants(run) if run.path == run_dir.expanduser() else ()
-    ):  # not for one variant
+
+    def check_own_files(variant: StoredRun) -> list[CheckOutcome]:
+        """Check files that this run does not share, and exports, but no sequences."""
+        return [*check_files(variant, known=known), *check_exports(variant)]
+
+    for name, variant in other_variants(run):
         starting(f"exports of {name}")
-        # Files that this run does not share, and exports; `verify RUN@NAME` checks the sequences.
-        for outcome in _guarded(
-            variant,
-            "exports",
-            lambda of: [*check_files(of, known=known), *check_exports(of)],
-        ):
+        for outcome in _guarded(variant, "exports", check_own_files):
             yield replace(outcome, check=f"{name}: {outcome.check}")
 
 
+def _stored_bytes(run: StoredRun) -> int:
+    total = 0
+    for step in run.steps.values():
+        for path in step.folder.glob("*"):
+            if path.is_file():
+                total += path.stat().st_size
+    return total
+
+
 def _guarded(
-    run: StoredRun, name: str, check: Callable[[StoredRun], list[CheckOutcome]]
+    run: StoredRun,
+    name: str,
+    check: Callable[[StoredRun], list[CheckOutcome]],
 ) -> list[CheckOutcome]:
     """Run a check and insert the names of chunks; unreadable files are a breach."""
     try:
         return run.name_marks(check(run))
     except UNREADABLE as error:
         broken = CheckOutcome(name, "files")
-        broken.breach(
-            f"could not be checked because a file is missing or damaged: {in_words(error)}"
-        )
+        reason = "a file is missing or damaged"
+        broken.breach(f"could not be checked because {reason}: {in_words(error)}")
         return [broken]
 
 
 def _side_by_side(
-    run: StoredRun, run_dir: Path, *, workers: int, starting: Callable[[str], None]
+    run: StoredRun,
+    run_dir: Path,
+    *,
+    workers: int,
+    starting: Callable[[str], None],
 ) -> Iterator[CheckOutcome]:
-    # Near-duplicates are compared within a sequence, so several processes can share the sequences.
-    bounds = [sum(run.takes) * part // workers for part in range(workers + 1)]
-    parts = {_COPIES: [range(*pair) for pair in pairwise(bounds)]}
-    longest = ("tokens", _COPIES, "exports", "search")  # start first
-    tasks = [
-        (name, part)
-        for name in dict.fromkeys((*longest, *CHECKS))
-        for part in parts.get(name, [range(0)])
-    ]
-    ended: dict[int, list[CheckOutcome]] = {}
-    # Processes start fast, because they are forked from a server that has imported these modules.
-    with LocalExecutor(
-        workers, preload=[__name__, "tokenizers", "fastokens"]
-    ) as processes:
-        for key, (name, part) in enumerate(tasks):
+    """Yield the outcomes of all checks, which run in several processes."""
+    tasks = _tasks(run, workers)
+    # Processes start fast, because they are forked from a server that has imported
+    # these modules.
+    preload = [__name__, "tokenizers", "fastokens"]
+    with LocalExecutor(workers, preload=preload) as processes:
+        for key, (name, numbers) in enumerate(tasks):
             processes.submit(
                 key,
                 _check,
@@ -135,39 +140,74 @@ def _side_by_side(
                 run.sample,
                 run.seed,
                 name,
-                part,
+                numbers,
                 resources=Resources(),
                 label=name,
             )
         # Files are hashed in this process while the others check.
         starting("hashes")
         yield from check_files(run)
+        ended: dict[int, list[CheckOutcome]] = {}
         for name in CHECKS:
             starting(name)
-            keys = [key for key, (of, _) in enumerate(tasks) if of == name]
+            keys = [
+                key for key, (task_name, _) in enumerate(tasks) if task_name == name
+            ]
             while not ended.keys() >= set(keys):
                 try:
                     ended |= processes.ended()
                 except RunError:
-                    cause = "a worker process was killed, most likely because memory ran out"
-                    raise RunError(f"{cause}; verify again with --workers 1") from None
-            found = [outcome for key in keys for outcome in ended.pop(key)]
+                    raise RunError(
+                        where="verify",
+                        problem=(
+                            "a worker process was killed, "
+                            "most likely because memory ran out"
+                        ),
+                        fix="verify again with --workers 1",
+                    ) from None
+            found: list[CheckOutcome] = []
+            for key in keys:
+                found += ended.pop(key)
             if name == _COPIES:
-                broken = [
-                    outcome for outcome in found if outcome.unit == "files"
-                ]  # from `_guarded`
+                # What `_guarded` returns instead of an outcome.
+                broken = [outcome for outcome in found if outcome.unit == "files"]
                 found = broken[:1] or check_near_duplicates(run, found)
             yield from found
+
+
+def _tasks(run: StoredRun, workers: int) -> list[tuple[str, range]]:
+    """Return the checks, those that take longest first.
+
+    Near-duplicates are compared within a sequence, so several processes can share the
+    sequences: their tasks have ranges of numbers of sequences.
+    """
+    longest = ("tokens", _COPIES, "exports", "search")
+    tasks = []
+    for name in dict.fromkeys((*longest, *CHECKS)):
+        if name == _COPIES:
+            total = run.sequence_count
+            bounds = [total * part // workers for part in range(workers + 1)]
+            tasks += [(name, range(first, stop)) for first, stop in pairwise(bounds)]
+        else:
+            tasks.append((name, range(0)))
+    return tasks
 
 
 _opened = lru_cache(maxsize=1)(StoredRun)  # per process: its checks share look-ups
 
 
 def _check(
-    run_dir: Path, sample: int, seed: int, name: str, numbers: range
+    run_dir: Path,
+    sample: int,
+    seed: int,
+    name: str,
+    numbers: range,
 ) -> list[CheckOutcome]:
-    """Run a check in a worker process; of near-duplicates, only for the sequences with these numbers."""
-    check = (
-        (lambda run: [find_copies(run, numbers)]) if name == _COPIES else CHECKS[name]
-    )
-    return _guarded(_opened(run_dir, sample=sample, seed=seed), name, check)
+    """Run a check in a worker process.
+
+    Of near-duplicates, only for the sequences with these numbers.
+    """
+    run = _opened(run_dir, sample=sample, seed=seed)
+    if name == _COPIES:
+        return _guarded(run, name, lambda run: [find_copies(run, numbers)])
+    return _guarded(run, name, CHECKS[name])

@@ -609,8 +609,8 @@ class _Truth:
 
     def __init__(self, run: StoredRun) -> None:
         # Sequences of each SEQUENCES file in the data set.
-        self._takes = np.array(run.takes)
-        sequences = sum(run.takes)
+        self._sequences_per_part = np.array(run.sequences_per_part)
+        sequences = run.sequence_count
         self.lengths = np.full(sequences, NO_CHUNK, np.int64)
         self.keys = np.zeros(sequences, np.uint64)
         key_chunks = np.full(sequences, NO_CHUNK, np.int64)
@@ -635,10 +635,12 @@ class _Truth:
         """
         part = index["part"].astype(np.int64)
         place = index["place"].astype(np.int64)
-        has_part = (index["run"] == 0) & (part >= 0) & (part < len(self._takes))
+        has_part = (
+            (index["run"] == 0) & (part >= 0) & (part < len(self._sequences_per_part))
+        )
         is_known = has_part & (place >= 0)
-        is_known[is_known] = place[is_known] < self._takes[part[is_known]]
-        first_of_part = np.cumsum(self._takes) - self._takes
+        is_known[is_known] = place[is_known] < self._sequences_per_part[part[is_known]]
+        first_of_part = np.cumsum(self._sequences_per_part) - self._sequences_per_part
         known_part = np.where(is_known, part, 0)
         return np.where(is_known, first_of_part[known_part] + place, -1)
 

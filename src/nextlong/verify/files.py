@@ -197,7 +197,7 @@ def _sequences_of(run: StoredRun) -> tuple[str, ...]:
     composed = ""
     if "compose" in run.steps:
         composed = run.steps["compose"].manifest["fingerprint"]
-    return (composed, *map(str, run.takes))
+    return (composed, *map(str, run.sequences_per_part))
 
 
 def check_mixes(run: StoredRun) -> list[CheckOutcome]:

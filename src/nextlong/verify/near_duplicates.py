@@ -54,7 +54,7 @@ def check_near_duplicates(
 
     Without mine.near_duplicates they are only counted.
     """
-    outcome, *others = found or [find_copies(run, range(sum(run.takes)))]
+    outcome, *others = found or [find_copies(run, range(run.sequence_count))]
     for part in others:
         outcome.breach_each(part.examples, checked=part.checked)
         outcome.breaches += part.breaches - len(part.examples)
@@ -144,6 +144,8 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
     They are not near-duplicates of anything in their sequence.
     """
     unexplained: dict[int, Ids] = {}
+    if not passed_over:
+        return unexplained
     rule = _rule_of(run)
     for block in run.blocks():
         wanted = [sequence for sequence in block if sequence.number in passed_over]

@@ -21,21 +21,31 @@ def in_words(error: BaseException) -> str:
     """Return the message of an error, with its file if it names one."""
     if isinstance(error, OSError) and error.filename:
         return f"{error.filename}: {error.strerror}"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    name = type(error).__name__
+    message = str(error)
+    return f"{name}: {message}" if message else name
 
 
 def first_difference(found: str, expected: str) -> tuple[int, str, str]:
-    """Return the first position at which two texts differ (possibly the end of one), and the next characters of both."""
-    pairs = enumerate(zip_longest(found, expected))
-    place = next(
-        (place for place, (one, other) in pairs if one != other), len(expected)
-    )
-    return place, found[place : place + 20], expected[place : place + 20]
+    """Return where two texts first differ, and the next characters of both.
+
+    That may be the end of one of them.
+    """
+    position = len(expected)
+    for index, (left, right) in enumerate(zip_longest(found, expected)):
+        if left != right:
+            position = index
+            break
+    after = slice(position, position + 20)
+    return position, found[after], expected[after]
 
 
 @dataclass
 class CheckOutcome:
-    """The result of one check: how many `unit` were checked, the number of breaches, and descriptions of the first few."""
+    """The result of one check: how many `unit` were checked, and the breaches.
+
+    `examples` are descriptions of the first few breaches.
+    """
 
     check: str
     unit: str
@@ -62,21 +72,31 @@ class CheckOutcome:
     def result(self) -> Literal["pass", "breach", "skipped", "not needed"]:
         if self.breaches:
             return "breach"
-        return (
-            "not needed" if self.not_needed else "skipped" if self.skipped else "pass"
-        )
+        if self.not_needed:
+            return "not needed"
+        return "skipped" if self.skipped else "pass"
 
 
+_STYLES: Final = {
+    "pass": "green",
+    "breach": "bold red",
+    "skipped": "yellow",
+    "not needed": "dim",
+}
 MARK: Final = re.compile(r"⟦(chunk|document) (-?\d+)⟧")
 
 
 def chunk_name(row: int, shard: int = 0) -> str:
-    """Return a placeholder for a chunk, by row or id, which is replaced by its document's id and its number there, from 1."""
+    """Return a placeholder for a chunk, by row or id.
+
+    `StoredRun.name_marks` replaces it by the id of the chunk's document and its number
+    there, from 1.
+    """
     return f"⟦chunk {shard << SHARD_BITS | int(row)}⟧"
 
 
 def document_name(row: int, shard: int = 0) -> str:
-    """Return a placeholder for a document, by row or id, which is replaced by its own id."""
+    """Return a placeholder for a document, by row or id, replaced like a chunk's."""
     return f"⟦document {shard << SHARD_BITS | int(row)}⟧"
 
 
@@ -85,7 +105,9 @@ def passed(outcomes: Sequence[CheckOutcome]) -> bool:
 
 
 def show(
-    outcomes: Sequence[CheckOutcome], run_dir: str | Path, console: Console
+    outcomes: Sequence[CheckOutcome],
+    run_dir: str | Path,
+    console: Console,
 ) -> None:
     """Print one line per check, then the first breaches of each."""
     tables.show_title(f"verify {run_dir}", console)
@@ -95,41 +117,33 @@ def show(
     for heading in ("of", "result", ""):
         table.add_column(heading)
     for outcome in outcomes:
-        breaches = counted(outcome.breaches, "breach") if outcome.breaches else ""
-        remark = breaches or outcome.skipped or outcome.not_needed or outcome.note
-        style = {
-            "pass": "green",
-            "breach": "bold red",
-            "skipped": "yellow",
-            "not needed": "dim",
-        }[outcome.result]
-        result = f"[{style}]{outcome.result}[/]"
         table.add_row(
             outcome.check,
             f"{outcome.checked:,}",
             outcome.unit,
-            result,
-            tables.cell(remark),
+            f"[{_STYLES[outcome.result]}]{outcome.result}[/]",
+            tables.cell(_remark(outcome)),
         )
     tables.show(table, console)
     for outcome in outcomes:
         for example in outcome.examples:
-            tables.say(f"{outcome.check}: {' '.join(example.split())}", console)
-    total, skipped = (
-        sum(one.breaches for one in outcomes),
-        sum(one.result == "skipped" for one in outcomes),
-    )
-    breaches = counted(total, "breach") if total else "no breach"
-    console.print(
-        breaches + (f"; {counted(skipped, 'check')} skipped" if skipped else ""),
-        highlight=False,
-    )
+            one_line = " ".join(example.split())
+            tables.say(f"{outcome.check}: {one_line}", console)
+    total = sum(outcome.breaches for outcome in outcomes)
+    summary = counted(total, "breach") if total else "no breach"
+    skipped = [outcome for outcome in outcomes if outcome.result == "skipped"]
+    if skipped:
+        summary += f"; {counted(len(skipped), 'check')} skipped"
+    console.print(summary, highlight=False)
+
+
+def _remark(outcome: CheckOutcome) -> str:
+    if outcome.breaches:
+        return counted(outcome.breaches, "breach")
+    return outcome.skipped or outcome.not_needed or outcome.note
 
 
 def as_json(outcomes: Sequence[CheckOutcome], run_dir: str | Path) -> str:
     checks = [asdict(outcome) | {"result": outcome.result} for outcome in outcomes]
-    return json.dumps(
-        {"run": str(run_dir), "passed": passed(outcomes), "checks": checks},
-        indent=1,
-        ensure_ascii=False,
-    )
+    report = {"run": str(run_dir), "passed": passed(outcomes), "checks": checks}
+    return json.dumps(report, indent=1, ensure_ascii=False)

@@ -1,8 +1,11 @@
 """Run files: read a finished run from its files.
 
-In:  a run directory, or one of its variants, RUN@NAME. Out: its manifests, columns by chunk id, and sequences. SEQUENCES and
-TOKENS are read here instead of with the run's own code, because data that they refer to may be missing (docs/decisions/0019).
-Ids are looked up shard by shard, so that memory holds the columns of a few shards and one block of sequences.
+In:  a run directory, or one of its variants, RUN@NAME.
+Out: its manifests, columns by chunk id, and sequences.
+
+SEQUENCES and TOKENS are read here instead of with the run's own code, because data that
+they refer to may be missing (docs/decisions/0019). Ids are looked up shard by shard, so
+that memory holds the columns of a few shards and one block of sequences.
 """
 
 from __future__ import annotations
@@ -48,14 +51,18 @@ _Columns = dict[str, NDArray[Any]]
 
 UNKNOWN: Final = NO_CHUNK  # for missing values
 _BLOCK_TOKENS: Final = 1 << 22
-# Shards whose CHUNKS, about 2 MB each, stay in memory, because each block of sequences refers to nearly all shards.
-_KEPT_SHARDS: Final = 64
+# Shards whose CHUNKS, about 2 MB each, stay in memory, because each block of sequences
+# refers to nearly all shards.
+_CACHED_SHARDS: Final = 64
 _NO_MANIFEST: Final[Json] = {"parts": [], "inputs": {}, "fingerprint": ""}
 
 
 @dataclass(frozen=True)
 class StepFiles:
-    """The folder and manifest of a step; `damage` describes why the manifest cannot be read."""
+    """The folder and manifest of a step.
+
+    `damage` describes why the manifest cannot be read.
+    """
 
     name: str
     folder: Path
@@ -65,41 +72,45 @@ class StepFiles:
     @property
     def entries(self) -> dict[str, Json]:
         """Size and hash of every file, by name."""
-        return {
-            name: entry
-            for part in self.manifest["parts"]
-            for name, entry in part["files"].items()
-        }
+        entries: dict[str, Json] = {}
+        for part in self.manifest["parts"]:
+            entries.update(part["files"])
+        return entries
 
     @property
     def is_export(self) -> bool:
-        return {"format", "split"} <= set(self.manifest.get("config", {}))
+        config = self.manifest.get("config", {})
+        return "format" in config and "split" in config
 
     def files(self, suffix: str) -> list[Path]:
         """Return the files with the suffix, sorted by the numbers in their names."""
         names = [name for name in self.entries if name.endswith(suffix)]
-        return [
-            self.folder / name
-            for name in sorted(
-                names, key=lambda name: [*map(int, re.findall(r"\d+", name))]
-            )
-        ]
+        return [self.folder / name for name in sorted(names, key=_numbers_in)]
+
+
+def _numbers_in(name: str) -> list[int]:
+    return [int(digits) for digits in re.findall(r"\d+", name)]
 
 
 def _open_step(name: str, folder: Path) -> StepFiles:
+    damage = "is not the manifest of a step"
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        if {"fingerprint", "inputs"} <= manifest.keys() and all(
-            "files" in part for part in manifest["parts"]
-        ):
+        has_keys = {"fingerprint", "inputs"} <= manifest.keys()
+        if has_keys and all("files" in part for part in manifest["parts"]):
             return StepFiles(name, folder, manifest)
-        return StepFiles(name, folder, _NO_MANIFEST, "is not the manifest of a step")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return StepFiles(name, folder, _NO_MANIFEST, f"cannot be read ({error})")
+        damage = f"cannot be read ({error})"
+    return StepFiles(
+        name,
+        folder,
+        _NO_MANIFEST,
+        damage,
+    )
 
 
 @dataclass(frozen=True)
-class _StoredSequence:
+class StoredSequence:
     """One sequence of SEQUENCES; all arrays have shape (spans,)."""
 
     number: int
@@ -121,8 +132,11 @@ class _StoredSequence:
 
 
 @dataclass(frozen=True)
-class ResolvedSequence(_StoredSequence):
-    """One sequence with columns of CHUNKS and TOKENS; UNKNOWN for a span without a chunk, or with a missing one."""
+class ResolvedSequence(StoredSequence):
+    """One sequence with columns of CHUNKS and TOKENS.
+
+    UNKNOWN for a span without a chunk, or with a missing one.
+    """
 
     doc: Ids
     doc_first: Ids  # the document's chunks are [doc_first, doc_stop)
@@ -150,97 +164,100 @@ class ResolvedSequence(_StoredSequence):
         return np.flatnonzero((self.role == role) & (self.doc != UNKNOWN))
 
     def where(self, span: int) -> str:
-        role = (
-            ROLES[self.role[span]]
-            if 0 <= self.role[span] < len(ROLES)
-            else f"role {self.role[span]}"
-        )
-        chunk = (
-            f" {chunk_name(self.chunk[span])}" if self.chunk[span] != NO_CHUNK else ""
-        )
-        return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
+        """Return the place of a span in words, for descriptions of breaches."""
+        role = f"role {self.role[span]}"
+        if 0 <= self.role[span] < len(ROLES):
+            role = ROLES[self.role[span]]
+        chunk = ""
+        if self.chunk[span] != NO_CHUNK:
+            chunk = f" {chunk_name(self.chunk[span])}"
+        tokens = f"tokens {self.start[span]}–{self.end[span]}"
+        return f"sequence {self.number} span {span} ({role}{chunk}, {tokens})"
 
 
 class StoredRun:
     """A finished run, read from its files."""
 
     def __init__(self, named: Path, *, sample: int = 100, seed: int = 0) -> None:
-        """Read the record and manifests; `sample` and `seed` draw random samples. Raises RunError without a finished run."""
+        """Read the record and manifests; `sample` and `seed` draw random samples.
+
+        Raises RunError without a finished run.
+        """
         variant = record.find(named)
-        self.path, self.recipe, self.takes = (
-            variant.run_dir,
-            variant.recipe,
-            variant.sequences_per_part,
-        )
+        self.path = variant.run_dir
+        self.recipe = variant.recipe
+        # Sequences of each SEQUENCES file in the data set; a file may hold more.
+        self.sequences_per_part = variant.sequences_per_part
         self.steps = {
             name: _open_step(name, self.path / folder)
             for name, folder in variant.steps.items()
         }
         self.method = str(self.setting("compose", "method", "nextlong"))
-        self.sample, self.seed = sample, seed
+        self.sample = sample
+        self.seed = seed
+
+    @property
+    def sequence_count(self) -> int:
+        return sum(self.sequences_per_part)
 
     def files(self, step: str, suffix: str) -> list[Path]:
+        """Return the files of a step with the suffix; none without the step."""
         return self.steps[step].files(suffix) if step in self.steps else []
 
     @cached_property
     def all_steps(self) -> list[StepFiles]:
-        """All finished steps of the run directory, including other variants and mixes, sorted by folder."""
-        folders = sorted(
-            path.parent for path in self.path.glob("[0-9][0-9]-*/manifest.json")
-        )
+        """All finished steps of the run directory, sorted by folder.
+
+        They include those of other variants and mixes.
+        """
+        manifests = self.path.glob("[0-9][0-9]-*/manifest.json")
+        folders = sorted(path.parent for path in manifests)
         return [_open_step(folder.name, folder) for folder in folders]
 
     @cached_property
     def rows(self) -> dict[str, StepFiles]:
-        """The steps that arranged the sequences of this data set alone into rows, by fingerprint.
+        """The steps that arranged the sequences into rows, by fingerprint.
 
-        Steps from which the record's exports were made come first, readable or not.
+        Only rows of this data set alone. Steps from which the record's exports were
+        made come first, readable or not.
         """
-        rows = {
-            step.manifest["fingerprint"]: step
-            for name, step in self.steps.items()
-            if name == "rows"
-        }
-        for fingerprint in [
-            step.manifest["inputs"].get("rows") for step in self.steps.values()
-        ]:
+        rows: dict[str, StepFiles] = {}
+        if "rows" in self.steps:
+            step = self.steps["rows"]
+            rows[step.manifest["fingerprint"]] = step
+        for step in self.steps.values():
+            fingerprint = step.manifest["inputs"].get("rows")
             if fingerprint is not None and fingerprint not in rows:
                 rows[fingerprint] = self.open_rows(fingerprint)
-        composed = (
-            self.steps["compose"].manifest["fingerprint"]
-            if "compose" in self.steps
-            else ""
-        )
+
+        composed = ""
+        if "compose" in self.steps:
+            composed = self.steps["compose"].manifest["fingerprint"]
+        sequences = self.setting("compose", "sequences")
         for step in self.all_steps:
             config = step.manifest.get("config", {})
-            is_ours = step.manifest["inputs"].get(
-                "compose"
-            ) == composed and not config.get("others")
-            if is_ours and config.get("sequences") == [
-                self.setting("compose", "sequences")
-            ]:
+            has_compose = step.manifest["inputs"].get("compose") == composed
+            has_count = config.get("sequences") == [sequences]
+            if has_compose and has_count and not config.get("others"):
                 rows[step.manifest["fingerprint"]] = step
         return rows
 
     def open_rows(self, fingerprint: str) -> StepFiles:
-        """Return the rows step with this fingerprint, with `damage` if there is none."""
+        """Return the rows step with a fingerprint, with `damage` if there is none."""
         folders = sorted(self.path.glob(f"*-rows-{fingerprint}"))
-        return _open_step(
-            "rows", folders[0] if folders else self.path / f"rows-{fingerprint}"
-        )
+        folder = folders[0] if folders else self.path / f"rows-{fingerprint}"
+        return _open_step("rows", folder)
 
     @cached_property
     def earlier_exports(self) -> list[StepFiles]:
         """The exports of the same sequences that are not in the record."""
         recorded = {step.folder for step in self.steps.values()}
-        others = (
-            step
-            for step in self.all_steps
-            if step.is_export and step.folder not in recorded
-        )
-        return [
-            step for step in others if step.manifest["inputs"].get("rows") in self.rows
-        ]
+        earlier = []
+        for step in self.all_steps:
+            if step.is_export and step.folder not in recorded:
+                if step.manifest["inputs"].get("rows") in self.rows:
+                    earlier.append(step)
+        return earlier
 
     def setting(self, section: str, key: str, default: Any = None) -> Any:
         """Return the value of a recipe key; the default if it is null or missing."""
@@ -249,7 +266,7 @@ class StoredRun:
 
     @property
     def layout(self) -> str:
-        """How the documents of a sequence are arranged, as declared by the draft step."""
+        """How the documents of a sequence are arranged, as the draft step declared."""
         return str(self.steps["draft"].manifest["config"]["layout"])
 
     @property
@@ -259,50 +276,47 @@ class StoredRun:
     @cached_property
     def extra_tokens(self) -> int:
         """The tokens that an export needs in addition to `compose.target_tokens`."""
-        return max(
-            (
-                step.manifest.get("config", {}).get("extra_tokens", 0)
-                for step in self.steps.values()
-            ),
-            default=0,
-        )
+        configs = [step.manifest.get("config", {}) for step in self.steps.values()]
+        return max((config.get("extra_tokens", 0) for config in configs), default=0)
 
     @cached_property
     def min_gap_tokens(self) -> int:
-        """The recipe's `compose.min_gap_tokens`; auto: half the tokens of a mean chunk, counted from CHUNKS."""
+        """The recipe's `compose.min_gap_tokens`.
+
+        auto: half the tokens of a mean chunk, counted from CHUNKS.
+        """
         setting = self.setting("compose", "min_gap_tokens", "auto")
         if setting != "auto":
             return int(setting)
-        sizes = [
-            table["end"] - table["start"]
-            for table in map(self.chunks, range(len(self.shards)))
-        ]
-        chars, chunks = (
-            sum(int(of_shard.sum()) for of_shard in sizes),
-            sum(map(len, sizes)),
-        )
+        chars = 0
+        chunks = 0
+        for shard in range(len(self.shards)):
+            table = self.chunks(shard)
+            chars += int((table["end"] - table["start"]).sum())
+            chunks += len(table["start"])
         (part,) = self.steps["tokenizer"].manifest["parts"]
-        return max(
-            1,
-            math.ceil(
-                0.5
-                * (chars / max(1, chunks) / float(part["counts"]["chars_per_token"]))
-            ),
-        )
+        chars_per_token = float(part["counts"]["chars_per_token"])
+        mean_tokens = chars / max(1, chunks) / chars_per_token
+        return max(1, math.ceil(0.5 * mean_tokens))
 
     @property
     def is_exact(self) -> bool:
-        """Whether negatives fill a token budget, and only the last one of a sequence is cut."""
-        return (
-            self.layout == schemas.Layout.EXTENDED
-            and self.setting("compose", "fit") == "exact"
-        )
+        """Whether negatives fill a token budget.
+
+        Then only the last one of a sequence is cut.
+        """
+        is_extended = self.layout == schemas.Layout.EXTENDED
+        return is_extended and self.setting("compose", "fit") == "exact"
 
     def is_embedded(self, shard: int) -> NDArray[np.bool_]:
-        """Return whether each chunk of a shard was embedded; with a shortlist, only marked ones are."""
+        """Return whether each chunk of a shard was embedded.
+
+        With a shortlist, only marked ones are.
+        """
         if "shortlist" not in self.steps:
             return np.ones(len(self.chunks(shard)["start"]), np.bool_)
-        return np.asarray(np.load(self.files("shortlist", ".shortlist.npy")[shard]) > 0)
+        marks = np.load(self.files("shortlist", ".shortlist.npy")[shard])
+        return np.asarray(marks > 0)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -312,13 +326,10 @@ class StoredRun:
         (path,) = self.files("tokenizer", ".tokenizer.json")
         try:
             tokenizer = Tokenizer.from_file(str(path))
-        except (
-            Exception
-        ) as error:  # the library raises a bare Exception for any damaged file
+        except Exception as error:  # a bare one for any damaged file
             raise ValueError(f"{path} is not a tokenizer.json: {error}") from None
-        tokenizer.encode_special_tokens = (
-            True  # a special token spelled out in a document is text
-        )
+        # A special token spelled out in a document is text.
+        tokenizer.encode_special_tokens = True
         tokenizer.no_truncation()
         tokenizer.no_padding()
         return tokenizer
@@ -330,7 +341,10 @@ class StoredRun:
 
     @cached_property
     def special_ids(self) -> dict[int, list[int]]:
-        """The ids of separator, bos and eos, computed by the reference tokenizer from the recipe."""
+        """The ids of the recipe's separator, bos and eos, by role.
+
+        Computed by the reference tokenizer.
+        """
         separator = self.setting("compose", "separator", "")
         # A separator may be a special token.
         self.tokenizer.encode_special_tokens = False
@@ -338,92 +352,95 @@ class StoredRun:
         ids_of = {SEPARATOR: separator_ids}
         self.tokenizer.encode_special_tokens = True
         for role, key in ((BOS, "bos"), (EOS, "eos")):
-            known = self.tokenizer.token_to_id(self.setting("tokenizer", key, ""))
-            ids_of[role] = [] if known is None else [known]
+            token = self.setting("tokenizer", key, "")
+            token_id = self.tokenizer.token_to_id(token)
+            ids_of[role] = [] if token_id is None else [token_id]
         return ids_of
 
     @cached_property
     def shards(self) -> list[tuple[Path, Path]]:
         """DOCUMENTS and the used CHUNKS of each shard."""
-        chunks = self.files(
-            "decontaminate" if "decontaminate" in self.steps else "chunk",
-            ".chunks.arrow",
-        )
-        return list(zip(self.files("ingest", ".documents.arrow"), chunks, strict=True))
+        chunk_step = "decontaminate" if "decontaminate" in self.steps else "chunk"
+        documents = self.files("ingest", ".documents.arrow")
+        chunks = self.files(chunk_step, ".chunks.arrow")
+        return list(zip(documents, chunks, strict=True))
 
     @cached_property
     def chunks(self) -> Callable[[int], _Columns]:
         """Return the CHUNKS of a shard by number, as arrays, shape (rows,)."""
-        # A function that refers to `self` and is kept by it would keep all open files until
-        # the garbage collector runs.
+        # A function that refers to `self` and is kept by it would keep all open files
+        # until the garbage collector runs.
         paths = [chunks for _, chunks in self.shards]
-        return lru_cache(maxsize=_KEPT_SHARDS)(
-            lambda shard: lookup.read_chunks(paths[shard])
-        )
+        cached = lru_cache(maxsize=_CACHED_SHARDS)
+        return cached(lambda shard: lookup.read_chunks(paths[shard]))
 
     def documents(
         self, shard: int, *names: str
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (first row, batch) of a shard's DOCUMENTS with those of the named columns that exist."""
+        """Yield (first row, batch) of a shard's DOCUMENTS.
+
+        A batch has those of the named columns that exist.
+        """
         path, _ = self.shards[shard]
-        places = map(
-            pa.ipc.open_file(pa.memory_map(str(path))).schema.get_field_index, names
-        )
+        schema = pa.ipc.open_file(pa.memory_map(str(path))).schema
+        indices = [schema.get_field_index(name) for name in names]
         options = pa.ipc.IpcReadOptions(
-            included_fields=[place for place in places if place >= 0]
+            included_fields=[index for index in indices if index >= 0]
         )
         yield from lookup.record_batches(path, options=options)
 
     def chunk_texts(
         self, shard: int, rows: Ids
     ) -> Iterator[tuple[Ids, Ids, list[str], list[bool]]]:
-        """Yield (rows, document rows, texts, begins) of distinct ascending chunk rows, one batch of documents at a time.
+        """Yield (rows, document rows, texts, begins) of distinct ascending chunk rows.
 
-        `begins` tells which chunks begin their document.
+        One batch of documents at a time. `begins` tells which chunks begin their
+        document.
         """
         return lookup.iter_chunk_texts(*self.shards[shard], rows)
 
     def texts_of(self, ids: Ids) -> dict[int, str]:
+        """Return the text of each chunk."""
         text_of: dict[int, str] = {}
         for shard, rows in self.by_shard(ids):
             for part, _, texts, _ in self.chunk_texts(shard, rows):
-                text_of.update(
-                    zip((part | (shard << SHARD_BITS)).tolist(), texts, strict=True)
-                )
+                part_ids = (part | (shard << SHARD_BITS)).tolist()
+                text_of.update(zip(part_ids, texts, strict=True))
         return text_of
 
     def begins(self, chunk: int) -> bool:
         """Return whether a chunk begins its document."""
-        row = chunk & ((1 << SHARD_BITS) - 1)
-        return bool(self.chunks(chunk >> SHARD_BITS)["start"][row] == 0)
+        shard = chunk >> SHARD_BITS
+        row = chunk & ROW_MASK
+        return bool(self.chunks(shard)["start"][row] == 0)
 
     def names_of(
         self, doc_ids: Ids, column: Literal["source", "source_id", "metadata"]
     ) -> dict[int, str]:
-        known = np.unique(
-            doc_ids[(doc_ids >= 0) & (doc_ids >> SHARD_BITS < len(self.shards))]
-        )
+        """Return a column of the documents that exist, by id."""
+        known = np.unique(doc_ids[self._has_shard(doc_ids)])
+        if not len(known):
+            return {}
         documents = [path for path, _ in self.shards]
-        columns = (
-            lookup.document_columns(known, documents, (column,))
-            if len(known)
-            else [known]
-        )
-        return dict(zip(known.tolist(), columns[0].tolist(), strict=True))
+        (values,) = lookup.document_columns(known, documents, (column,))
+        return dict(zip(known.tolist(), values.tolist(), strict=True))
 
     def by_shard(self, ids: Ids) -> list[tuple[int, Ids]]:
-        """Return (shard, ascending rows) of distinct ids; ids of missing shards are skipped."""
-        return lookup.by_shard(
-            ids[(ids >= 0) & (ids >> SHARD_BITS < len(self.shards))]
-        )[0]
+        """Return (shard, ascending rows) of distinct ids.
+
+        Ids of missing shards are skipped.
+        """
+        rows_by_shard, _ = lookup.by_shard(ids[self._has_shard(ids)])
+        return rows_by_shard
+
+    def _has_shard(self, ids: Ids) -> NDArray[np.bool_]:
+        return (ids >= 0) & (ids >> SHARD_BITS < len(self.shards))
 
     def vectors_of(self, ids: Ids) -> NDArray[np.float32]:
         """Return the stored vectors, shape (n, dimensions), of existing chunk ids."""
-        return (
-            lookup.vectors(ids, self.files("embed", ".vectors.npy"))
-            if len(ids)
-            else np.empty((0, 0), np.float32)
-        )
+        if not len(ids):
+            return np.empty((0, 0), np.float32)
+        return lookup.vectors(ids, self.files("embed", ".vectors.npy"))
 
     def content_hashes(self, shard: int) -> NDArray[np.uint64]:
         """Return the content hash of each document of a shard, memory-mapped.
@@ -437,155 +454,179 @@ class StoredRun:
         return self.files("ingest", ".hashes.npy")
 
     def token_shard(self, shard: int) -> tuple[Ids, Ids, NDArray[np.uint32]]:
-        """Return rows (n,), offsets (n + 1,) and ids of a shard's TOKENS, memory-mapped."""
+        """Return rows (n,), offsets (n + 1,) and ids of a shard's TOKENS.
+
+        The arrays are memory-mapped.
+        """
         rows, offsets, ids = map(lookup.opened, self._token_files[shard])
         return rows, offsets, ids
 
     def token_ids(self, shard: int, rows: Ids) -> list[NDArray[np.uint32]]:
         """Return the stored ids of each of these chunk rows, which must have tokens."""
-        named, offsets, ids = self.token_shard(shard)
+        tokenized_rows, offsets, ids = self.token_shard(shard)
+        indices = np.searchsorted(tokenized_rows, rows)
         # Copies, because each view would keep the file of its shard open.
         return [
-            ids[offsets[at] : offsets[at + 1]].copy()
-            for at in np.searchsorted(named, rows).tolist()
+            ids[offsets[index] : offsets[index + 1]].copy()
+            for index in indices.tolist()
         ]
 
     @cached_property
     def _token_files(self) -> list[tuple[Path, Path, Path]]:
-        rows = next(
-            (found for name in self.steps if (found := self.files(name, ".rows.npy"))),
-            [],
-        )
-        offsets, ids = (
-            self.files("tokens", f".{kind}.npy") for kind in ("offsets", "ids")
-        )
+        found = [self.files(name, ".rows.npy") for name in self.steps]
+        rows = next((files for files in found if files), [])
+        offsets = self.files("tokens", ".offsets.npy")
+        ids = self.files("tokens", ".ids.npy")
         return list(zip(rows, offsets, ids, strict=True))
 
     def sequences(self) -> Iterator[ResolvedSequence]:
         return chain.from_iterable(self.blocks())
 
     def blocks(self, numbers: range | None = None) -> Iterator[list[ResolvedSequence]]:
-        """Yield the sequences, or those with some numbers, in order, in resolved blocks of about four million tokens."""
-        places = (
-            self._places()
-            if numbers is None
-            else islice(self._places(), numbers.start, numbers.stop)
-        )
+        """Yield the sequences, or those with some numbers, in order.
+
+        They are resolved in blocks of about four million tokens.
+        """
+        places = self._places()
+        if numbers is not None:
+            places = islice(places, numbers.start, numbers.stop)
         for block in self.blocks_of_rows([place] for place in places):
             yield [sequence for (sequence,) in block]
 
     def blocks_of_rows(
         self, rows: Iterable[Iterable[tuple[int, int]]]
     ) -> Iterator[list[list[ResolvedSequence]]]:
-        """Yield the sequences of each row, given by SEQUENCES file and place, in blocks as `blocks` does."""
-        block: list[list[_StoredSequence]] = []
-        held = 0
+        """Yield the sequences of each row, in blocks as `blocks` does.
+
+        A row names its sequences by SEQUENCES file and place in it.
+        """
+        block: list[list[StoredSequence]] = []
+        block_tokens = 0
         for row in rows:
-            block.append([self._stored(*place) for place in row])
-            held += sum(
-                int(sequence.end[-1]) for sequence in block[-1] if len(sequence.end)
-            )
-            if held >= _BLOCK_TOKENS:
+            sequences = [self._stored(part, place) for part, place in row]
+            block.append(sequences)
+            for sequence in sequences:
+                if len(sequence.end):
+                    block_tokens += int(sequence.end[-1])
+            if block_tokens >= _BLOCK_TOKENS:
                 yield self._resolved(block)
-                block, held = [], 0
+                block = []
+                block_tokens = 0
         if block:
             yield self._resolved(block)
 
-    def bare_sequences(self) -> Iterator[_StoredSequence]:
-        return (self._stored(*place) for place in self._places())
+    def bare_sequences(self) -> Iterator[StoredSequence]:
+        """Yield the sequences without columns of other data."""
+        return (self._stored(part, place) for part, place in self._places())
 
     def _places(self) -> Iterator[tuple[int, int]]:
-        return (
-            (part, place)
-            for part, take in enumerate(self.takes)
-            for place in range(take)
-        )
+        """Yield the SEQUENCES file of each sequence, and its place in it."""
+        for part, sequences in enumerate(self.sequences_per_part):
+            for place in range(sequences):
+                yield part, place
 
-    def _stored(self, part: int, place: int) -> _StoredSequence:
-        """Return the sequence at a place of a SEQUENCES file; each batch has one sequence."""
+    def _stored(self, part: int, place: int) -> StoredSequence:
+        """Return the sequence at a place of a SEQUENCES file.
+
+        Each batch has one sequence.
+        """
         batch = self._sequence_file(part).get_batch(place)
         if batch.num_rows != 1:
-            raise ValueError(
-                f"a SEQUENCES file has {batch.num_rows} sequences in batch {place}, expected one"
-            )
+            found = f"a SEQUENCES file has {batch.num_rows} sequences in batch {place}"
+            raise ValueError(f"{found}, expected one")
         lists = ("chunk_id", "role", "group", "token_start", "token_end", "score")
         columns = [
             batch.column(name)[0].values.to_numpy(zero_copy_only=False)
             for name in lists
         ]
-        if len(set(map(len, columns))) > 1:
-            raise ValueError(
-                f"a SEQUENCES file has lists of different lengths in batch {place}"
-            )
-        names = [
-            batch.column(name)[0].as_py()
-            for name in ("sequence_id", "key", "method", "layout")
-        ]
-        return _StoredSequence(sum(self.takes[:part]) + place, *names, *columns)
+        if len({len(column) for column in columns}) > 1:
+            found = f"lists of different lengths in batch {place}"
+            raise ValueError(f"a SEQUENCES file has {found}")
+        names = ("sequence_id", "key", "method", "layout")
+        values = [batch.column(name)[0].as_py() for name in names]
+        # In the field order of StoredSequence.
+        number = sum(self.sequences_per_part[:part]) + place
+        return StoredSequence(number, *values, *columns)
 
     @cached_property
     def _sequence_file(self) -> Callable[[int], pa.RecordBatchFileReader]:
         paths = self.files("compose", ".sequences.arrow")
-        if len(paths) != len(self.takes):
-            recorded = f"the record counts those of {len(self.takes)}"
-            raise ValueError(f"there are {len(paths)} SEQUENCES files, but {recorded}")
-        return lru_cache(maxsize=_KEPT_SHARDS)(
-            lambda part: pa.ipc.open_file(pa.memory_map(str(paths[part])))
-        )
+        recorded = len(self.sequences_per_part)
+        if len(paths) != recorded:
+            counts = f"the record counts those of {recorded}"
+            raise ValueError(f"there are {len(paths)} SEQUENCES files, but {counts}")
+        cached = lru_cache(maxsize=_CACHED_SHARDS)
+        return cached(lambda part: pa.ipc.open_file(pa.memory_map(str(paths[part]))))
 
     def _resolved(
-        self, rows: Sequence[Sequence[_StoredSequence]]
+        self, rows: Sequence[Sequence[StoredSequence]]
     ) -> list[list[ResolvedSequence]]:
+        """Return the sequences of rows with the columns of their chunks.
+
+        Each shard is looked up once for the chunks of all sequences.
+        """
         block = list(chain.from_iterable(rows))
         ids = np.concatenate([sequence.chunk for sequence in block])
-        # In the field order of ResolvedSequence.
-        names = ("doc", "doc_first", "doc_stop", "char_start", "char_end", "tokens")
-        columns: _Columns = {
-            name: np.full(len(ids), UNKNOWN, np.int64) for name in names
-        }
-        columns["open_ended"] = np.zeros(len(ids), np.bool_)
-        for shard, _ in self.by_shard(ids):
-            table, base = self.chunks(shard), shard << SHARD_BITS
-            # `places` are the spans of this shard's chunks, `chunk_rows` these chunks.
-            places = np.flatnonzero((ids >= base) & (ids < base + len(table["start"])))
-            chunk_rows = ids[places] & ROW_MASK
-            docs = table["doc_row"][chunk_rows].astype(np.int64)
-            columns["doc"][places] = docs | base
-            columns["doc_first"][places] = (
-                np.searchsorted(table["doc_row"], docs, "left") + base
-            )
-            columns["doc_stop"][places] = (
-                np.searchsorted(table["doc_row"], docs, "right") + base
-            )
-            for name, of_chunks in (
-                ("char_start", "start"),
-                ("char_end", "end"),
-                ("open_ended", "separator"),
-            ):
-                columns[name][places] = table[of_chunks][chunk_rows]
-            # `named` are the tokenized chunk rows, sorted; other rows stay UNKNOWN.
-            named, offsets = map(lookup.opened, self._token_files[shard][:2])
-            at = np.searchsorted(named, chunk_rows)
-            is_named = at < len(named)
-            is_named[is_named] = named[at[is_named]] == chunk_rows[is_named]
-            columns["tokens"][places[is_named]] = (
-                offsets[at[is_named] + 1] - offsets[at[is_named]]
-            )
+        columns = self._columns_of(ids)
         # Split the columns, (spans,) of all sequences, into those of each sequence.
         cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
-        divided = zip(
-            *(np.split(column, cuts) for column in columns.values()), strict=True
-        )
-        found = (
-            ResolvedSequence(*vars(of).values(), *known)
-            for of, known in zip(block, divided, strict=True)
-        )
-        return [[next(found) for _ in row] for row in rows]
+        divided = [np.split(column, cuts) for column in columns.values()]
+        resolved = []
+        for sequence, *own_columns in zip(block, *divided, strict=True):
+            # In the field order of ResolvedSequence.
+            fields = vars(sequence).values()
+            resolved.append(ResolvedSequence(*fields, *own_columns))
+        in_order = iter(resolved)
+        return [list(islice(in_order, len(row))) for row in rows]
+
+    def _columns_of(self, ids: Ids) -> _Columns:
+        """Return the columns of ResolvedSequence for the chunks of spans.
+
+        Shape (spans,) each, of the spans of several sequences.
+        UNKNOWN where a chunk, or its tokens, do not exist.
+        """
+        # In the field order of ResolvedSequence.
+        names = ("doc", "doc_first", "doc_stop", "char_start", "char_end", "tokens")
+        columns: _Columns = {}
+        for name in names:
+            columns[name] = np.full(len(ids), UNKNOWN, np.int64)
+        columns["open_ended"] = np.zeros(len(ids), np.bool_)
+        for shard, _ in self.by_shard(ids):
+            table = self.chunks(shard)
+            base = shard << SHARD_BITS
+            # The spans with a chunk of this shard, and the rows of these chunks.
+            is_here = (ids >= base) & (ids < base + len(table["start"]))
+            spans = np.flatnonzero(is_here)
+            rows = ids[spans] & ROW_MASK
+            # The chunks of a document have consecutive rows.
+            doc_rows = table["doc_row"]
+            docs = doc_rows[rows].astype(np.int64)
+            first_rows = np.searchsorted(doc_rows, docs, "left")
+            stop_rows = np.searchsorted(doc_rows, docs, "right")
+            columns["doc"][spans] = docs | base
+            columns["doc_first"][spans] = first_rows + base
+            columns["doc_stop"][spans] = stop_rows + base
+            columns["char_start"][spans] = table["start"][rows]
+            columns["char_end"][spans] = table["end"][rows]
+            columns["open_ended"][spans] = table["separator"][rows]
+            # Chunks that were not tokenized stay UNKNOWN.
+            tokenized_rows, offsets = map(lookup.opened, self._token_files[shard][:2])
+            indices = np.searchsorted(tokenized_rows, rows)
+            has_tokens = indices < len(tokenized_rows)
+            found_rows = tokenized_rows[indices[has_tokens]]
+            has_tokens[has_tokens] = found_rows == rows[has_tokens]
+            firsts = indices[has_tokens]
+            counts = offsets[firsts + 1] - offsets[firsts]
+            columns["tokens"][spans[has_tokens]] = counts
+        return columns
 
     def used_rows(
         self, selected: NDArray[np.bool_] | None = None
     ) -> list[NDArray[np.bool_]]:
-        """Return for each shard which chunk rows are used by the `selected` sequences, shape (sequences,), or by any."""
+        """Return for each shard which chunk rows are used by sequences.
+
+        By the `selected` ones, shape (sequences,), or by any.
+        """
         used = [
             np.zeros(len(self.chunks(shard)["start"]), np.bool_)
             for shard in range(len(self.shards))
@@ -594,11 +635,15 @@ class StoredRun:
             if selected is not None and not selected[sequence.number]:
                 continue
             for shard, rows in self.by_shard(sequence.chunk):
-                used[shard][rows[rows < len(used[shard])]] = True
+                is_used = used[shard]
+                is_used[rows[rows < len(is_used)]] = True
         return used
 
     def name_marks(self, outcomes: list[CheckOutcome]) -> list[CheckOutcome]:
-        """Replace the placeholders of chunks and documents in the examples of outcomes by names, in place."""
+        """Replace placeholders in the examples of outcomes by names, in place.
+
+        The placeholders are those of chunks and documents.
+        """
         for outcome in outcomes:
             outcome.examples = [
                 MARK.sub(self._name, example) for example in outcome.examples
@@ -607,16 +652,19 @@ class StoredRun:
 
     def _name(self, mark: re.Match[str]) -> str:
         """Return `doc-17 · chunk 3` or `doc-17`; shard and row for an unknown id."""
-        kind, number = mark[1], int(mark[2])
+        kind = mark[1]
+        number = int(mark[2])
         if number < 0:
             return f"no {kind}"
+        ids = np.array([number])
         try:
             if kind == "document":
-                return self.names_of(np.array([number]), "source_id")[number]
+                return self.names_of(ids, "source_id")[number]
             documents, chunks = zip(*self.shards, strict=True)
-            ((document, ordinal),) = lookup.chunk_names(
-                np.array([number]), documents=documents, chunks=chunks
-            )
+            names = lookup.chunk_names(ids, documents=documents, chunks=chunks)
+            ((document, ordinal),) = names
             return f"{document} · chunk {ordinal}"
         except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-            return f"unknown {kind} (shard {number >> SHARD_BITS}, row {number & ROW_MASK:,})"
+            shard = number >> SHARD_BITS
+            row = number & ROW_MASK
+            return f"unknown {kind} (shard {shard}, row {row:,})"
