@@ -43,7 +43,9 @@ def test_the_parts_of_the_sequences_make_the_whole_and_parse_each_once(
         (sequence.number, sequence.id) for block in blocks for sequence in block
     ] == whole
     assert parsed == [
-        (part, place) for part, take in enumerate(run.sequences_per_part) for place in range(take)
+        (part, place)
+        for part, take in enumerate(run.sequences_per_part)
+        for place in range(take)
     ]
 
 
