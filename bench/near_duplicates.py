@@ -28,7 +28,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from nextlong.corpus.chunk import chunk_text
 from nextlong.retrieval.near_duplicates.rule import Texts, _covered_by
 from nextlong.retrieval.near_duplicates.shingles import (
-    _LEAST_WORDS,
+    _MIN_WORDS,
     _SLOTS,
     ComparedDocument,
     Shingles,
@@ -141,9 +141,7 @@ def print_planted(texts: Sequence[str], weights: Weights, threshold: float) -> N
                 change(text[a:b], share, how, vocabulary, draw)
                 for a, b in chunk_text(text)
             ]
-            changed = [
-                chunk for chunk in changed if len(words_of(chunk)) >= _LEAST_WORDS
-            ]
+            changed = [chunk for chunk in changed if len(words_of(chunk)) >= _MIN_WORDS]
             found += similarities(
                 shingles(changed), document=documents_of([[text]])[0], weights=weights
             ).tolist()
@@ -279,7 +277,7 @@ def judged(
     """Return (pair, chunk, similarity) for the chunks of the pair's first text, compared with the second."""
     text = texts[pair[0]]
     chunks = [text[a:b] for a, b in chunk_text(text)]
-    chunks = [chunk for chunk in chunks if len(words_of(chunk)) >= _LEAST_WORDS]
+    chunks = [chunk for chunk in chunks if len(words_of(chunk)) >= _MIN_WORDS]
     other: ComparedDocument = documents_of([[texts[pair[1]]]])[0]
     found = similarities(shingles(chunks), document=other, weights=weights)
     return [

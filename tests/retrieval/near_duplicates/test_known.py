@@ -69,8 +69,8 @@ def test_known_pairs_are_those_of_the_rule_in_whatever_order_they_are_learned(
     weights[: draw.randrange(4)] = 100
     pairs = KnownPairs()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(known, "_MOST_RUNS", most_runs)
-        patch.setattr(known, "_MOST_MATCHES", draw.choice([10, 1 << 22]))
+        patch.setattr(known, "_MAX_RUNS", most_runs)
+        patch.setattr(known, "_MAX_MATCHES", draw.choice([10, 1 << 22]))
         for _ in range(4):
             count = draw.randrange(1, len(texts) + 1)
             learned = draw.sample(range(len(texts)), count)

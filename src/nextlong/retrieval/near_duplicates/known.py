@@ -10,7 +10,7 @@ Only the meta-document is new: the runs of all chunks are kept sorted, and its o
 looked up.
 
 Texts are numbered in the order in which they became known. Pairs are rows (a, b) of
-numbers, a < b. `places` are those of runs in the runs of all texts.
+numbers, a < b. `positions` are those of runs in the runs of all texts.
 """
 
 from __future__ import annotations
@@ -41,23 +41,24 @@ from nextlong.retrieval.near_duplicates.shingles import (
     Weights,
 )
 
-_MOST_RUNS: Final = 1 << 21  # kept: 80 MB, and those of about 12 MB of text
+# Kept: 80 MB, and those of about 12 MB of text.
+_MAX_RUNS: Final = 1 << 21
 # Equal runs of known and new texts, which are listed in 200 MB; if there are more, the
 # candidates of the draft are compared by their rarest runs alone.
-_MOST_MATCHES: Final = 1 << 22
+_MAX_MATCHES: Final = 1 << 22
 
 _Bools = NDArray[np.bool_]
 _Ints = NDArray[np.int64]
 
 
-class _Known(NamedTuple):
+class KnownTexts(NamedTuple):
     """The k chunks whose pairs are known, and their texts in the order of learning."""
 
     chunks: _Ints  # (k,) ids, ascending
     numbers: _Ints  # (k,) of their texts
     texts: Texts
     sorted_hashes: U64  # (s,) of the runs of all texts
-    places: _Ints  # (s,) of these runs in `texts`
+    positions: _Ints  # (s,) of these runs in `texts`
     by_words: _Ints  # (n, 2) pairs that repeat each other by their share of words
     by_passage: _Ints  # (p, 2) pairs with the same passage: all others, some of these
 
@@ -66,7 +67,7 @@ class KnownPairs:
     """Chunks of a corpus, compared with each other when a draft first needs them."""
 
     def __init__(self) -> None:
-        self._known: _Known | None = None
+        self._known: KnownTexts | None = None
 
     def learn(
         self, chunks: _Ints, shingles: ShingleStore, weights: Weights, threshold: float
@@ -80,12 +81,12 @@ class KnownPairs:
             if not len(others):
                 return
             texts = shingles.of(others)
-            if len(self._known.places) + len(texts.hashes) <= _MOST_RUNS:
-                new = judge(others, texts, weights, threshold)
+            if len(self._known.positions) + len(texts.hashes) <= _MAX_RUNS:
+                new = _judge(others, texts, weights, threshold)
                 self._known = _joined(self._known, new)
                 if self._known is not None:
                     return
-        self._known = judge(chunks, shingles.of(chunks), weights, threshold)
+        self._known = _judge(chunks, shingles.of(chunks), weights, threshold)
 
     def against(self, document: ComparedDocument) -> KnownCandidates:
         """Return the known chunks, compared with a document."""
@@ -98,7 +99,7 @@ class KnownPairs:
 class KnownCandidates(NamedTuple):
     """The k known chunks, compared with each other and with a document."""
 
-    known: _Known
+    known: KnownTexts
     by_words: _Bools  # (k,) texts that repeat the document by their words
     by_passage: _Bools  # (k,) only by a passage
 
@@ -108,7 +109,7 @@ class KnownCandidates(NamedTuple):
         numbers = known.numbers[np.searchsorted(known.chunks, chunks)]
         is_free = ~(self.by_words | self.by_passage)
 
-        # (k,) where a text that does not repeat the document is in `chunks`, else -1.
+        # (k,) the index in `chunks` of a text that does not repeat the document, else -1.
         order = np.full(len(is_free), -1)
         order[numbers] = np.where(is_free[numbers], np.arange(len(chunks)), -1)
         pairs = _reordered(known.by_words, order)
@@ -130,7 +131,9 @@ def kept_pairs(_weights: FileVersion, _threshold: float) -> KnownPairs:
     return KnownPairs()
 
 
-def judge(chunks: _Ints, texts: Shingles, weights: Weights, threshold: float) -> _Known:
+def _judge(
+    chunks: _Ints, texts: Shingles, weights: Weights, threshold: float
+) -> KnownTexts:
     """Compare all chunks with each other."""
     compared = compare(
         texts, document=_NO_DOCUMENT, weights=weights, threshold=threshold
@@ -138,19 +141,19 @@ def judge(chunks: _Ints, texts: Shingles, weights: Weights, threshold: float) ->
     repeats = repeating(compared.texts, compared.shared, compared.suspects)
     by_words = np.concatenate([repeats, compared.pairs_of_equals()])
     passages = repeated_passages(compared.texts, compared.shared.kinds > 0)
-    places = np.argsort(texts.hashes)
-    return _Known(
+    positions = np.argsort(texts.hashes)
+    return KnownTexts(
         chunks=chunks,
         numbers=np.arange(len(chunks)),
         texts=Texts.of(texts, weights, threshold),
-        sorted_hashes=texts.hashes[places],
-        places=places,
+        sorted_hashes=texts.hashes[positions],
+        positions=positions,
         by_words=compared.distinct.pairs(compared.others[by_words]),
         by_passage=compared.distinct.pairs(compared.others[passages]),
     )
 
 
-def _joined(known: _Known, new: _Known) -> _Known | None:
+def _joined(known: KnownTexts, new: KnownTexts) -> KnownTexts | None:
     """Return known and new chunks together; None if they have too many equal runs."""
     matches = _matches(known, new)
     if matches is None:
@@ -166,36 +169,46 @@ def _joined(known: _Known, new: _Known) -> _Known | None:
     repeats = np.concatenate([known_repeats, new_repeats[:, ::-1], equal]) + shift
     likely = np.concatenate([known_likely, new_likely[:, ::-1]]) + shift
     texts = _concatenated(known.texts, new.texts)
+
+    # Passages are looked for among all texts that may share one; those of two known or
+    # two new texts are listed already.
     numbers = np.unique(likely)
     picked = Shingles(texts.hashes, texts.offsets).picked(numbers)
     passages = numbers[_passages_among(picked)]
     is_between = (passages[:, 0] < count) & (passages[:, 1] >= count)
 
-    chunks = np.concatenate([known.chunks, new.chunks])
-    order = np.argsort(chunks)
-    at = np.searchsorted(known.sorted_hashes, new.sorted_hashes)
-    new_places = new.places + len(known.places)
     by_words = [known.by_words, np.unique(repeats, axis=0), new.by_words + count]
     by_passage = [known.by_passage, passages[is_between], new.by_passage + count]
-    return _Known(
+    chunks = np.concatenate([known.chunks, new.chunks])
+    numbers_of_chunks = np.concatenate([known.numbers, new.numbers + count])
+    order = np.argsort(chunks)
+    # The runs stay sorted: those of new texts are inserted.
+    at = np.searchsorted(known.sorted_hashes, new.sorted_hashes)
+    new_positions = new.positions + len(known.positions)
+    return KnownTexts(
         chunks=chunks[order],
-        numbers=np.concatenate([known.numbers, new.numbers + count])[order],
+        numbers=numbers_of_chunks[order],
         texts=texts,
         sorted_hashes=np.insert(known.sorted_hashes, at, new.sorted_hashes),
-        places=np.insert(known.places, at, new_places),
+        positions=np.insert(known.positions, at, new_positions),
         by_words=np.concatenate(by_words),
         by_passage=np.concatenate(by_passage),
     )
 
 
-def _matches(known: _Known, new: _Known) -> tuple[_Ints, _Ints] | None:
-    """Return the places, (m,) each, of equal runs of known and of new texts."""
+def _matches(known: KnownTexts, new: KnownTexts) -> tuple[_Ints, _Ints] | None:
+    """Return the positions, (m,) each, of equal runs of known and of new texts.
+
+    None if there are too many.
+    """
     first = np.searchsorted(known.sorted_hashes, new.sorted_hashes, side="left")
     last = np.searchsorted(known.sorted_hashes, new.sorted_hashes, side="right")
     counts = last - first
-    if counts.sum() > _MOST_MATCHES:
+    if counts.sum() > _MAX_MATCHES:
         return None
-    return known.places[ranges(first, counts)], np.repeat(new.places, counts)
+    of_known = known.positions[ranges(first, counts)]
+    of_new = np.repeat(new.positions, counts)
+    return of_known, of_new
 
 
 def _repeats_of(
@@ -204,21 +217,25 @@ def _repeats_of(
     """Return the pairs of an own text and another that it repeats by its words, (n, 2).
 
     And those that it does not, but with which it may share a passage. `own` and `other`
-    are the places of equal runs, (m,) each.
+    are the positions of equal runs, (m,) each.
     """
-    place_bits = len(own_texts.hashes).bit_length()
+    # One key for each pair of equal runs: own text, other text, position of the own run.
+    # Sorting the keys groups them by pair.
+    position_bits = len(own_texts.hashes).bit_length()
     text_bits = len(other_texts.whole).bit_length()
     owners = own_texts.owners[own].astype(np.int64)
     others = other_texts.owners[other].astype(np.int64)
-    keys = ((owners << text_bits | others) << place_bits) | own
+    keys = ((owners << text_bits | others) << position_bits) | own
     keys.sort()
-    places = keys & ((1 << place_bits) - 1)
-    pairs = keys >> place_bits
+    positions = keys & ((1 << position_bits) - 1)
+    pairs = keys >> position_bits
     firsts = np.flatnonzero(np.diff(pairs, prepend=-1))
+
+    # (p,) the pairs: their texts, and the weight of the words that they share.
     pair_owners = pairs[firsts] >> text_bits
     pair_others = pairs[firsts] & ((1 << text_bits) - 1)
     rows = np.stack([pair_owners, pair_others], axis=1)
-    weights = covered(running(own_texts.words), places, firsts)
+    weights = covered(running(own_texts.words), positions, firsts)
     is_long = own_texts.whole[pair_owners] > 0
     is_repeat = is_long & (weights >= own_texts.needed[pair_owners])
     counts = np.diff(firsts, append=len(keys))
@@ -227,7 +244,7 @@ def _repeats_of(
 
 
 def _equal_short_texts(
-    of_known: _Ints, of_new: _Ints, known: _Known, new: _Known
+    of_known: _Ints, of_new: _Ints, known: KnownTexts, new: KnownTexts
 ) -> _Ints:
     """Return the pairs of a known and a new text of the same few words."""
     a = known.texts.owners[of_known]
@@ -237,6 +254,7 @@ def _equal_short_texts(
 
 
 def _concatenated(first: Texts, second: Texts) -> Texts:
+    """Return the texts of both; those of the second are numbered after the first."""
     count = np.int32(len(first.whole))
     return Texts(
         hashes=np.concatenate([first.hashes, second.hashes]),
@@ -253,28 +271,31 @@ _NO_DOCUMENT: Final = ComparedDocument(np.empty(0, np.uint64), np.empty(0, np.ui
 
 
 def _repeating_document(
-    known: _Known, document: ComparedDocument
+    known: KnownTexts, document: ComparedDocument
 ) -> tuple[_Bools, _Bools]:
-    """Return which texts, (k,), repeat a document by words, and which only by a passage."""
+    """Return which texts, (k,), repeat a document by words, and which by a passage only."""
+    # Where the runs of the document are in the known texts, ascending, so by text.
     texts = known.texts
     runs = np.unique(document.runs)
     first = np.searchsorted(known.sorted_hashes, runs, side="left")
     last = np.searchsorted(known.sorted_hashes, runs, side="right")
-    places = np.sort(known.places[ranges(first, last - first)])
-    owners = texts.owners[places]
+    positions = np.sort(known.positions[ranges(first, last - first)])
+    owners = texts.owners[positions]
     firsts = np.flatnonzero(np.diff(owners, prepend=-1))
+
+    sums = running(texts.words)
     weights = np.zeros(len(texts.whole), np.int64)
-    weights[owners[firsts]] = covered(running(texts.words), places, firsts)
+    weights[owners[firsts]] = covered(sums, positions, firsts)
     by_words: _Bools = (texts.whole > 0) & (weights >= texts.needed)
     is_short = np.diff(texts.offsets) == 1
     numbers = texts.hashes[texts.offsets[:-1][is_short]]
     by_words[is_short] = np.isin(numbers, document.wholes)
 
-    # A passage of the document is in as many successive places.
+    # A passage of the document is in as many successive positions of one text.
     by_passage = np.zeros(len(texts.whole), np.bool_)
-    begins = np.arange(max(0, len(places) - PASSAGE_RUNS + 1))
+    begins = np.arange(max(0, len(positions) - PASSAGE_RUNS + 1))
     ends = begins + PASSAGE_RUNS - 1
-    is_unbroken = places[ends] - places[begins] == PASSAGE_RUNS - 1
+    is_unbroken = positions[ends] - positions[begins] == PASSAGE_RUNS - 1
     is_within = owners[ends] == owners[begins]
     likely = np.unique(owners[begins[is_unbroken & is_within]])
     likely = likely[~by_words[likely]]
@@ -287,10 +308,11 @@ def _repeating_document(
 def _has_passage(texts: Shingles, document: ComparedDocument) -> _Bools:
     """Return which texts, (n,), have a passage of the document."""
     hashes = np.concatenate([texts.hashes, document.runs])
-    a, b = _passages_among(Shingles(hashes, np.append(texts.offsets, len(hashes)))).T
-    count = len(texts.offsets) - 1
-    has_passage = np.zeros(count, np.bool_)
-    has_passage[a[b == count]] = True
+    offsets = np.append(texts.offsets, len(hashes))
+    a, b = _passages_among(Shingles(hashes, offsets)).T
+    document_number = len(texts.offsets) - 1
+    has_passage = np.zeros(document_number, np.bool_)
+    has_passage[a[b == document_number]] = True
     return has_passage
 
 
@@ -306,7 +328,8 @@ def _reordered(pairs: _Ints, order: _Ints) -> _Ints:
     a = order[pairs[:, 0]]
     b = order[pairs[:, 1]]
     is_inside = np.flatnonzero((a >= 0) & (b >= 0))
-    a = a[is_inside]
-    b = b[is_inside]
-    keys = np.sort(np.minimum(a, b) * len(order) + np.maximum(a, b))
-    return np.stack(np.divmod(keys, max(1, len(order))), axis=1)
+    lower = np.minimum(a[is_inside], b[is_inside])
+    higher = np.maximum(a[is_inside], b[is_inside])
+    keys = np.sort(lower * len(order) + higher)
+    rows = np.divmod(keys, max(1, len(order)))
+    return np.stack(rows, axis=1)

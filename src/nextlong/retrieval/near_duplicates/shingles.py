@@ -1,11 +1,14 @@
-"""Compute shingles (the three-word runs of every chunk) and their weights, with which near-duplicates are measured.
+"""Compute shingles, the three-word runs of every chunk, and their weights.
+
+With them, near-duplicates are measured.
 
 In:  DOCUMENTS and CHUNKS.
-Out: SHINGLES, one 64-bit hash a run (1.3 bytes a byte of text), memory-mapped, so that drafting reads no candidate texts;
-     WEIGHTS, integers by the lowest 22 bits of a hash: `limit / documents`, so that common runs (licences) weigh little.
+Out: SHINGLES, one 64-bit hash per run (1.3 bytes per byte of text), memory-mapped, so that
+     drafting reads no candidate texts; WEIGHTS, integers by the lowest 22 bits of a hash:
+     `limit / documents`, so that common runs (licences) weigh little.
 
-docs/decisions/0005-near-duplicates.md has the rule. Hashes are polynomials modulo 2^64 over letters, then over words, so NumPy
-computes all words of a text at once.
+docs/decisions/0005-near-duplicates.md has the rule. Hashes are polynomials modulo 2^64 over
+letters, then over words, so NumPy computes all words of a text at once.
 """
 
 from __future__ import annotations
@@ -49,61 +52,97 @@ from nextlong.engine.step import (
 from nextlong.rng import keyed_hash, threshold_for
 
 U64 = NDArray[np.uint64]
+_Offsets = NDArray[np.int64]
+Weights = NDArray[np.uint16]
 
-_PIECE_CHARS: Final = 1 << 17  # characters hashed at a time; the arrays fit into caches
+SHINGLE_WORDS: Final = 3
+# A shorter text has no shingles, and repeats only a text with the same words.
+_MIN_WORDS: Final = 10
+
+# Characters hashed at a time; the arrays fit into caches.
+_PIECE_CHARS: Final = 1 << 17
 _BASE: Final = 0xD1342543DE82EF95  # odd, hence invertible modulo 2^64
 _BASE_INVERSE: Final = pow(_BASE, -1, 1 << 64)
 # Scripts written without spaces between words: each letter counts as a word.
-_SOLO_RANGES: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x9FFF),
-                       (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
-_LAST_LETTERS: Final = (
-    0x40000  # code points above are tags and private use, never letters
+_SOLO_RANGES: Final = (
+    (0x0E00, 0x0EFF),
+    (0x1000, 0x109F),
+    (0x1780, 0x17FF),
+    (0x3040, 0x30FF),
+    (0x3400, 0x9FFF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x3FFFF),
 )
+# Code points from here on are tags and private use, never letters.
+_LETTERS_END: Final = 0x40000
+
+# Characters of text to measure rarity on: about two shingles per slot.
+SAMPLED_CHARS: Final = 48_000_000
+# Common runs weigh 1 at least, so a chunk of only boilerplate repeats the same boilerplate.
+_FULL_WEIGHT: Final = 1024
+_SLOTS: Final = 1 << 22
+# Shingles of documents that are counted together.
+_COUNTED_AT_ONCE: Final = 1 << 20
+# A shingle in more than 1/1000 of the documents is boilerplate and weighs less, but never
+# one in at most 16 documents, which may be versions of one page.
+_COMMON_SHARE: Final = 1000
+_MIN_COMMON: Final = 16
 
 
 class Words(NamedTuple):
-    """The words of a text (runs of letters and digits): hash, start and end in characters of each, shape (w,)."""
+    """The words of a text, which are runs of letters and digits."""
 
-    hashes: U64
-    starts: _Offsets
-    ends: _Offsets
+    hashes: U64  # (w,)
+    starts: _Offsets  # (w,) in characters
+    ends: _Offsets  # (w,)
 
 
 def hash_words(text: str) -> Words:
     """Return the words of a text; equal words have equal hashes on any machine."""
-    pieces, start = list[tuple[U64, _Offsets, _Offsets]](), 0
+    pieces: list[Words] = []
+    start = 0
     while start < len(text) or not pieces:  # an empty text is one piece
-        end = start + _PIECE_CHARS
-        if end < len(
-            text
-        ):  # do not end a piece within a word, however long the word is
-            if (
-                blank := max(text.rfind("\n", start, end), text.rfind(" ", start, end))
-                + 1
-            ):
-                end = blank
-            while not blank and end < len(text) and text[end].isalnum():
-                end += 1
+        end = _piece_end(text, start)
         pieces.append(_hash_piece(text[start:end], start))
         start = end
-    return Words(*map(np.concatenate, zip(*pieces, strict=True)))
+    columns = zip(*pieces, strict=True)
+    return Words(*map(np.concatenate, columns))
 
 
-def _hash_piece(text: str, offset: int) -> tuple[U64, _Offsets, _Offsets]:
-    """Hash all words at once as polynomials modulo 2^64: sums over their letters, divided by the power at their start."""
+def _piece_end(text: str, start: int) -> int:
+    """Return where the piece from `start` on ends: never within a word.
+
+    However long the word is.
+    """
+    end = start + _PIECE_CHARS
+    if end >= len(text):
+        return end
+    last_newline = text.rfind("\n", start, end)
+    last_blank = max(last_newline, text.rfind(" ", start, end))
+    if last_blank >= 0:
+        return last_blank + 1
+    while end < len(text) and text[end].isalnum():
+        end += 1
+    return end
+
+
+def _hash_piece(text: str, offset: int) -> Words:
+    """Hash all words at once as polynomials modulo 2^64.
+
+    They are sums over their letters, divided by the power at their start.
+    """
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     numbers, is_solo = _characters()
-    letters = numbers.take(
-        codes, mode="clip"
-    )  # no code is out of range, and "clip" takes half the time of "raise"
-    # `inside`, (n + 2,): whether each character is a letter or digit, padded by one on each side.
+    # No code is out of range, and "clip" takes half the time of "raise".
+    letters = numbers.take(codes, mode="clip")
+    # Whether each character is a letter or digit, padded by one on each side, (n + 2,).
     inside = np.zeros(len(codes) + 2, np.bool_)
     inside[1:-1] = letters != 0
-    high = np.flatnonzero(
-        codes >= _SOLO_RANGES[0][0]
-    )  # few in most texts: quotation marks, dashes
+    # Few in most texts: quotation marks, dashes.
+    high = np.flatnonzero(codes >= _SOLO_RANGES[0][0])
     high = high[is_solo.take(codes[high])]
     if len(high):
+        # A word also begins and ends at each letter that is a word by itself.
         solo = np.zeros_like(inside)
         solo[high + 1] = True
         breaks = solo[1:] | solo[:-1]
@@ -111,48 +150,62 @@ def _hash_piece(text: str, offset: int) -> tuple[U64, _Offsets, _Offsets]:
         ends = np.flatnonzero(inside[:-1] & (~inside[1:] | breaks))
     else:
         edges = np.flatnonzero(inside[1:] != inside[:-1])
-        starts, ends = edges[::2], edges[1::2]
+        starts = edges[::2]
+        ends = edges[1::2]
     up, down = powers(max(_PIECE_CHARS, 1 << (len(letters) - 1).bit_length()))
     letters *= up[: len(letters)]
     sums = np.add.reduceat(letters, starts)  # separators count 0
-    return mix(sums * down[starts]), starts + offset, ends + offset
+    return Words(mix(sums * down[starts]), starts + offset, ends + offset)
 
 
 @lru_cache(maxsize=1)
 def _characters() -> tuple[U64, NDArray[np.bool_]]:
-    """Return for each code point a random number (equal for both cases, 0 for separators), and whether it is a word itself."""
-    # Letters are lower-cased one by one: İ, whose lower case has two code points, is kept, and a final Σ becomes σ.
-    folded, solo = (
-        np.zeros(sys.maxunicode + 1, np.uint64),
-        np.zeros(sys.maxunicode + 1, np.bool_),
-    )
-    for code in range(_LAST_LETTERS):
+    """Return a random number for each code point, and whether it is a word by itself.
+
+    The numbers of both cases are equal, and that of a separator is 0.
+    """
+    # Letters are lower-cased one by one: İ, whose lower case has two code points, is kept,
+    # and a final Σ becomes σ.
+    folded = np.zeros(sys.maxunicode + 1, np.uint64)
+    for code in range(_LETTERS_END):
         if chr(code).isalnum():
             lower = chr(code).lower()
             folded[code] = ord(lower) if len(lower) == 1 else code
+    is_solo = np.zeros(sys.maxunicode + 1, np.bool_)
     for first, last in _SOLO_RANGES:
-        solo[first : last + 1] = True
-    return np.where(folded > 0, mix(folded * np.uint64(_BASE)), np.uint64(0)), solo
+        is_solo[first : last + 1] = True
+    numbers = np.where(folded > 0, mix(folded * np.uint64(_BASE)), np.uint64(0))
+    return numbers, is_solo
 
 
 @lru_cache(maxsize=3)  # for a piece, a longer word, and the passages of a draft
 def powers(count: int) -> tuple[U64, U64]:
-    """Return the powers 0, 1, 2 … of the base and of its inverse modulo 2^64, shape (count,) each."""
-    up, down = np.full((2, count), np.uint64(_BASE))
-    down[:] = _BASE_INVERSE
-    up[0] = down[0] = 1
+    """Return the powers 0, 1, 2 … of the base and of its inverse, (count,) each.
+
+    Modulo 2^64.
+    """
+    up = np.full(count, np.uint64(_BASE))
+    up[0] = 1
+    down = np.full(count, np.uint64(_BASE_INVERSE))
+    down[0] = 1
     return np.multiply.accumulate(up), np.multiply.accumulate(down)
 
 
 def mix(values: U64) -> U64:
-    """Return numbers whose bits all depend on all bits of the given ones (the finalizer of SplitMix64)."""
+    """Return numbers whose bits all depend on all bits of the given ones.
+
+    It is the finalizer of SplitMix64.
+    """
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def ngrams(word_hashes: U64, n: int) -> U64:
-    """Return the hash of every run of n words, shape (w − n + 1,), by the place of its first word; shape (0,) if none."""
+    """Return the hash of every run of n words, (w − n + 1,), in the order of the words.
+
+    Shape (0,) if there are fewer words.
+    """
     runs = max(len(word_hashes) - n + 1, 0)
     rolled = word_hashes[:runs].copy()
     for step in range(1, n):
@@ -162,39 +215,27 @@ def ngrams(word_hashes: U64, n: int) -> U64:
 
 
 def bounds_of(words: Words, texts: Sequence[str]) -> _Offsets:
-    """Return the bounds of the words of m texts, shape (m + 1,); `words` are those of "\\n".join(texts)."""
+    """Return the bounds of the words of m texts, shape (m + 1,).
+
+    `words` are those of "\\n".join(texts).
+    """
     ends_of_texts = np.cumsum([len(text) + 1 for text in texts], dtype=np.int64)
-    return np.concatenate([[0], np.searchsorted(words.starts, ends_of_texts)])
+    ends_of_words = np.searchsorted(words.starts, ends_of_texts)
+    return np.concatenate([[0], ends_of_words])
 
 
 def runs_on(bounds: _Offsets, n: int) -> NDArray[np.bool_]:
     """Return whether the n words from each word on are of the same text, shape (w,)."""
-    return np.repeat(bounds[1:], np.diff(bounds)) - np.arange(bounds[-1]) >= n
-
-
-_Offsets = NDArray[np.int64]
-Weights = NDArray[np.uint16]
-
-SHINGLE_WORDS: Final = 3
-_LEAST_WORDS: Final = (
-    10  # a shorter text has no shingles, and repeats only a text with the same words
-)
-SAMPLED_CHARS: Final = (
-    48_000_000  # of text to measure rarity on: about two shingles a slot
-)
-_FULL_WEIGHT: Final = 1024  # common runs weigh 1 at least, so a chunk of only boilerplate repeats the same boilerplate
-_SLOTS: Final = 1 << 22
-_COUNTED_AT_ONCE: Final = 1 << 20  # shingles
-_COMMON_SHARE: Final = 1000  # a shingle in more than 1/1000 of the documents is boilerplate and weighs less …
-_COMMON_LEAST: Final = (
-    16  # … but never one in at most 16 documents, which may be versions of one page
-)
+    words_left = np.repeat(bounds[1:], np.diff(bounds))
+    words_left -= np.arange(bounds[-1])
+    return words_left >= n
 
 
 class Shingles(NamedTuple):
-    """The shingles of m texts in reading order; those of text i are hashes[offsets[i]:offsets[i + 1]].
+    """The shingles of m texts in reading order.
 
-    A text under ten words has one number instead, the hash of all its words, which no run and no other text has.
+    Those of text i are hashes[offsets[i]:offsets[i + 1]]. A text under ten words has one
+    number instead, the hash of all its words, which no run and no other text has.
     """
 
     hashes: U64
@@ -203,10 +244,8 @@ class Shingles(NamedTuple):
     def picked(self, texts: _Offsets) -> Shingles:
         """Return the shingles of some texts, by their numbers."""
         sizes = np.diff(self.offsets)[texts]
-        return Shingles(
-            self.hashes[ranges(self.offsets[texts], sizes)],
-            np.append(0, np.cumsum(sizes)),
-        )
+        hashes = self.hashes[ranges(self.offsets[texts], sizes)]
+        return Shingles(hashes, np.append(0, np.cumsum(sizes)))
 
     @property
     def is_short(self) -> NDArray[np.bool_]:
@@ -218,10 +257,10 @@ class Shingles(NamedTuple):
 class ComparedDocument(NamedTuple):
     """A meta-document, as candidates are compared with it."""
 
-    runs: U64  # of its whole text, across chunk borders; empty if it has fewer than ten words
-    wholes: (
-        U64  # the numbers of its chunks, and of itself, that have fewer than ten words
-    )
+    # Of its whole text, across chunk borders; empty if it has fewer than ten words.
+    runs: U64
+    # The numbers of its chunks, and of itself, that have fewer than ten words.
+    wholes: U64
 
 
 def shingles(texts: Sequence[str]) -> Shingles:
@@ -229,37 +268,53 @@ def shingles(texts: Sequence[str]) -> Shingles:
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
     counts = np.diff(bounds)
-    is_long = counts >= _LEAST_WORDS
+    is_long = counts >= _MIN_WORDS
     sizes = np.where(is_long, counts - SHINGLE_WORDS + 1, counts > 0)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     hashes = np.empty(offsets[-1], np.uint64)
-    runs = runs_on(bounds, SHINGLE_WORDS) & np.repeat(is_long, counts)
-    rolled = ngrams(words.hashes, SHINGLE_WORDS)
-    hashes[np.repeat(is_long, sizes)] = rolled[runs[: len(rolled)]]
-    for count in range(1, _LEAST_WORDS):
-        if len(texts_of_length := np.flatnonzero(counts == count)):
-            hashes[offsets[texts_of_length]] = ~ngrams(words.hashes, count)[
-                bounds[texts_of_length]
-            ]
+
+    # The runs of long texts; those that would reach into the next text are left out.
+    runs = ngrams(words.hashes, SHINGLE_WORDS)
+    is_run = runs_on(bounds, SHINGLE_WORDS) & np.repeat(is_long, counts)
+    hashes[np.repeat(is_long, sizes)] = runs[is_run[: len(runs)]]
+
+    # One number for each short text: the hash of all of its words, inverted.
+    for count in range(1, _MIN_WORDS):
+        texts_of_count = np.flatnonzero(counts == count)
+        if len(texts_of_count):
+            numbers = ngrams(words.hashes, count)
+            hashes[offsets[texts_of_count]] = ~numbers[bounds[texts_of_count]]
     return Shingles(hashes, offsets)
 
 
 def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[ComparedDocument]:
     """Return the documents that consist of the given chunks, in order."""
-    chunks = shingles([text for texts in chunk_texts for text in texts])
+    all_chunks: list[str] = []
+    for texts in chunk_texts:
+        all_chunks += texts
+    chunks = shingles(all_chunks)
     wholes = shingles(["".join(texts) for texts in chunk_texts])
+    is_short_chunk = chunks.is_short
+    is_short_document = wholes.is_short
     ends = np.cumsum([len(texts) for texts in chunk_texts]).tolist()
     documents = []
     for number, (first, last) in enumerate(pairwise([0, *ends])):
-        shorts = chunks.hashes[chunks.offsets[first:last][chunks.is_short[first:last]]]
+        short_starts = chunks.offsets[first:last][is_short_chunk[first:last]]
+        short_chunks = chunks.hashes[short_starts]
         whole = wholes.hashes[wholes.offsets[number] : wholes.offsets[number + 1]]
-        own = int(wholes.is_short[number])
-        documents.append(ComparedDocument(whole[own:], np.append(shorts, whole[:own])))
+        if is_short_document[number]:
+            numbers = np.append(short_chunks, whole)
+            documents.append(ComparedDocument(whole[1:], numbers))
+        else:
+            documents.append(ComparedDocument(whole, short_chunks))
     return documents
 
 
 def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> TaskResult:
-    """Write `{out}.shingles.npy`, uint64, and `{out}.offsets.npy`, (chunks + 1,): the shingles of every chunk of a shard."""
+    """Write the shingles of every chunk of a shard.
+
+    They are `{out}.shingles.npy`, uint64, and `{out}.offsets.npy`, (chunks + 1,).
+    """
     sizes = [np.zeros(1, np.int64)]
     with open(f"{out}.shingles.npy", "wb") as sink:
         lookup.write_header(sink, np.dtype(np.uint64), 0)
@@ -275,46 +330,46 @@ def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> TaskResult:
 
 
 class ShingleStore:
-    """The shingles of every chunk, memory-mapped, one file of each kind a shard, in shard order."""
+    """The shingles of every chunk, memory-mapped.
+
+    One file of each kind per shard, in shard order.
+    """
 
     def __init__(self, *, hashes: Sequence[Path], offsets: Sequence[Path]) -> None:
-        self._hashes, self._offsets = hashes, offsets
+        self._hashes = hashes
+        self._offsets = offsets
         self._open: dict[int, tuple[U64, _Offsets]] = {}
 
     def of(self, chunk_ids: NDArray[np.int64]) -> Shingles:
         """Return the shingles of chunks (m,), in their order."""
         order = np.argsort(chunk_ids)
-        shards, rows = (
-            schemas.shard_of(chunk_ids)[order],
-            schemas.row_of(chunk_ids)[order],
-        )
+        shards = schemas.shard_of(chunk_ids)[order]
+        rows = schemas.row_of(chunk_ids)[order]
         firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
         pieces = [np.empty(0, np.uint64)] * len(order)
         for first, last in pairwise([*firsts, len(order)]):
             hashes, offsets = self.shard(int(shards[first]))
-            bounds = (
-                offsets[rows[first:last]].tolist(),
-                offsets[rows[first:last] + 1].tolist(),
-            )
-            for place, start, end in zip(
-                order[first:last].tolist(), *bounds, strict=True
-            ):
+            shard_rows = rows[first:last]
+            starts = offsets[shard_rows].tolist()
+            ends = offsets[shard_rows + 1].tolist()
+            numbers = order[first:last].tolist()
+            for number, start, end in zip(numbers, starts, ends, strict=True):
                 # A copy, because a view would keep the file of its shard open.
-                pieces[place] = hashes[start:end].copy()
-        return Shingles(
-            np.concatenate([np.empty(0, np.uint64), *pieces]),
-            np.cumsum([0, *map(len, pieces)]),
-        )
+                pieces[number] = hashes[start:end].copy()
+        sizes = [len(piece) for piece in pieces]
+        hashes = np.concatenate([np.empty(0, np.uint64), *pieces])
+        return Shingles(hashes, np.cumsum([0, *sizes]))
 
     def shard(self, number: int) -> tuple[U64, _Offsets]:
-        """Return the hashes and offsets of a shard, which stay mapped for later calls."""
+        """Return the hashes and offsets of a shard.
+
+        They stay mapped for later calls.
+        """
         if number not in self._open:
             if len(self._open) >= lookup.SHARDS_KEPT:
                 self._open.clear()
-            self._open[number] = (
-                opened(self._hashes[number]),
-                opened(self._offsets[number]),
-            )
+            hashes = opened(self._hashes[number])
+            self._open[number] = hashes, opened(self._offsets[number])
         return self._open[number]
 
 
@@ -327,73 +382,85 @@ def weigh_shingles(
     share: float,
     seed: int,
 ) -> TaskResult:
-    """Weigh shingles by how many of a `share` of the documents, sampled by content `hashes`, have them in one of their chunks.
+    """Weigh shingles by how many documents have them in one of their chunks.
 
-    Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the sampled documents.
+    A `share` of the documents is counted, sampled by content `hashes`. Writes
+    `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the sampled
+    documents.
     """
     counts = np.zeros(_SLOTS, np.uint32)
     counted = [np.empty(0, np.int64)]
     for shard, (chunk_path, hash_path) in enumerate(zip(chunks, hashes, strict=True)):
+        # (d,) the documents of the shard: their rows, and the range of their chunks.
         doc_rows = read_chunks(chunk_path)["doc_row"]
         firsts = np.flatnonzero(np.diff(doc_rows, prepend=-1))
-        chosen = keyed_hash(
-            np.load(hash_path)[doc_rows[firsts]], seed=seed, stage="shingles"
-        ) <= threshold_for(share)
-        first_chunks, last_chunks = (
-            firsts[chosen],
-            np.append(firsts[1:], len(doc_rows))[chosen],
-        )
+        lasts = np.append(firsts[1:], len(doc_rows))
+        content_hashes = np.load(hash_path)[doc_rows[firsts]]
+        keys = keyed_hash(content_hashes, seed=seed, stage="shingles")
+        is_sampled = keys <= threshold_for(share)
+        first_chunks = firsts[is_sampled]
+        last_chunks = lasts[is_sampled]
         counted.append(schemas.pack_ids(shard, doc_rows[first_chunks].astype(np.int64)))
         if not len(first_chunks):
             continue
         runs, offsets = store.shard(shard)
-        sizes = np.diff(offsets)
-        of_documents = offsets[last_chunks] - offsets[first_chunks]
-        for first, last in runs_within(
-            of_documents, _COUNTED_AT_ONCE
-        ):  # some documents at a time
-            pieces = []
-            for a, b in zip(
-                first_chunks[first:last].tolist(),
-                last_chunks[first:last].tolist(),
-                strict=True,
-            ):
-                piece, piece_sizes = runs[offsets[a] : offsets[b]], sizes[a:b]
-                if (piece_sizes == 1).any():  # the number of a short chunk is not a run
-                    piece = piece[np.repeat(piece_sizes != 1, piece_sizes)]
-                pieces.append(piece)
-            add_counts(
-                counts,
-                Shingles(np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])),
-            )
-    np.save(f"{out}.weights.npy", weights_from(counts, sum(map(len, counted))))
+        run_counts = offsets[last_chunks] - offsets[first_chunks]
+        for first, last in runs_within(run_counts, _COUNTED_AT_ONCE):
+            part = slice(first, last)
+            bounds = np.stack([first_chunks[part], last_chunks[part]], axis=1)
+            add_counts(counts, _runs_of_documents(runs, offsets, bounds))
+    sampled = sum(len(documents) for documents in counted)
+    np.save(f"{out}.weights.npy", weights_from(counts, sampled))
     np.save(f"{out}.counted.npy", np.concatenate(counted))
     return TaskResult()
 
 
+def _runs_of_documents(runs: U64, offsets: _Offsets, bounds: _Offsets) -> Shingles:
+    """Return the runs in the chunks of each document, without numbers of short chunks.
+
+    `bounds`, (d, 2), are the ranges [first, last) of chunks of the documents.
+    """
+    sizes = np.diff(offsets)
+    pieces = []
+    for first, last in bounds.tolist():
+        piece = runs[offsets[first] : offsets[last]]
+        piece_sizes = sizes[first:last]
+        is_short = piece_sizes == 1
+        if is_short.any():
+            piece = piece[np.repeat(~is_short, piece_sizes)]
+        pieces.append(piece)
+    counts = [len(piece) for piece in pieces]
+    return Shingles(np.concatenate(pieces), np.cumsum([0, *counts]))
+
+
 def add_counts(counts: NDArray[np.uint32], shingles: Shingles) -> None:
-    """Add 1 to the slot in `counts`, (2^k,), of each distinct shingle of each text, in place."""
-    texts = np.repeat(
-        np.arange(len(shingles.offsets) - 1, dtype=np.uint64), np.diff(shingles.offsets)
-    )
-    keys = np.sort(
-        texts << np.uint64(32) | shingles.hashes & np.uint64(len(counts) - 1)
-    )
-    once = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))] & np.uint64(
-        0xFFFFFFFF
-    )
-    np.add.at(counts, once.astype(np.int64), np.uint32(1))
+    """Add 1 to the slot of each distinct shingle of each text, in place.
+
+    `counts`, (2^k,), has the slots.
+    """
+    # One key for each shingle: its text, then its slot. Equal keys are counted once.
+    sizes = np.diff(shingles.offsets)
+    texts = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
+    slots = shingles.hashes & np.uint64(len(counts) - 1)
+    keys = np.sort(texts << np.uint64(32) | slots)
+    is_first = np.diff(keys, prepend=~keys[:1])
+    distinct = keys[np.flatnonzero(is_first)]
+    distinct_slots = (distinct & np.uint64(0xFFFFFFFF)).astype(np.int64)
+    np.add.at(counts, distinct_slots, np.uint32(1))
 
 
 def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
-    """Return the weights by slot, (2^k,) in 1 … 1024; `counts` of `sampled` documents have a shingle of the slot."""
-    # 1024 · limit / count, rounded down; limit is 16 documents or a thousandth of them, here in thousandths of a document.
-    limit = max(_COMMON_LEAST * _COMMON_SHARE, sampled)
+    """Return the weights by slot, (2^k,) in 1 … 1024.
+
+    `counts` of `sampled` documents have a shingle of the slot.
+    """
+    # 1024 · limit / count, rounded down; limit is 16 documents or a thousandth of them,
+    # here in thousandths of a document.
+    limit = max(_MIN_COMMON * _COMMON_SHARE, sampled)
     weights = np.full(len(counts), _FULL_WEIGHT, np.uint16)
     common = np.flatnonzero(counts > limit // _COMMON_SHARE)
-    weights[common] = np.maximum(
-        _FULL_WEIGHT * limit // (_COMMON_SHARE * counts[common].astype(np.int64)), 1
-    )
+    thousandths = _COMMON_SHARE * counts[common].astype(np.int64)
+    weights[common] = np.maximum(_FULL_WEIGHT * limit // thousandths, 1)
     return weights
 
 
@@ -420,26 +487,37 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
         documents=(ingest, IngestFiles.documents),
         chunks=(chunk, ChunkFiles.chunks),
     )
-    return Step("shingles", 3, {}, (ingest, chunk), tasks)
+    return Step(
+        name="shingles", version=3, config={}, inputs=(ingest, chunk), tasks=tasks
+    )
 
 
 def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Step:
-    """Return the step that weighs SHINGLES by the number of sampled documents that have them."""
+    """Return the step that weighs SHINGLES by the documents that have them.
+
+    It counts a sample of the documents.
+    """
 
     def tasks(done: Artifacts) -> list[Task]:
-        chunked, hashes = chunks_of(done), IngestFiles.of(done).hashes
-        share = min(
-            1.0,
-            SAMPLED_CHARS
-            / max(1, sum(shard.chars for shard in chunked.results(ChunkResult))),
-        )
+        chunked = chunks_of(done)
+        chars = sum(shard.chars for shard in chunked.results(ChunkResult))
         weigh = partial(
-            weigh_shingles, store=shingle_store(done), share=share, seed=seed
+            weigh_shingles,
+            store=shingle_store(done),
+            chunks=chunk_files(done).chunks,
+            hashes=IngestFiles.of(done).hashes,
+            share=min(1.0, SAMPLED_CHARS / max(1, chars)),
+            seed=seed,
         )
-        return [partial(weigh, chunks=chunk_files(done).chunks, hashes=hashes)]
+        return [weigh]
 
-    config = {"sampled_chars": SAMPLED_CHARS, "seed": seed}
-    return Step("weights", 3, config, (ingest, chunk, shingles), tasks)
+    return Step(
+        name="weights",
+        version=3,
+        config={"sampled_chars": SAMPLED_CHARS, "seed": seed},
+        inputs=(ingest, chunk, shingles),
+        tasks=tasks,
+    )
 
 
 def shingle_store(done: Artifacts) -> ShingleStore:
