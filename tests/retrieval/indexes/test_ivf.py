@@ -80,7 +80,7 @@ def test_more_probes_find_more(tmp_path):
 
 def test_the_sample_comes_from_all_shards(tmp_path):
     shards = [np.full((100, 2), number, np.float16) for number in range(5)]
-    sample = ivf.draw_sample(save_shards(tmp_path, *shards), most=50, per=1000, seed=1)
+    sample = ivf.draw_sample(save_shards(tmp_path, *shards), count=50, seed=1)
     assert len(sample) == 50
     assert set(sample[:, 0].tolist()) == {0, 1, 2, 3, 4}
 
