@@ -52,7 +52,7 @@ def test_many_centres_are_trained_in_two_levels_and_are_nearly_as_near(monkeypat
         np.float32
     )
     at_once = train_centres(sample, count=200, iterations=8, seed=3)
-    monkeypatch.setattr(kmeans, "_MOST_AT_ONCE", 100)
+    monkeypatch.setattr(kmeans, "_MAX_AT_ONCE", 100)
     in_cells = train_centres(sample, count=200, iterations=8, seed=3)
     assert in_cells.shape == at_once.shape
     assert np.linalg.norm(in_cells, axis=1) == pytest.approx(1.0, abs=1e-3)
