@@ -197,8 +197,8 @@ def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(benc
         jsonl(copies), "ingest.dedup=normalized", compose__target_tokens=3
     )
     assert message == (
-        "none of the 1 documents has compose.min_meta_chunks=2 chunks of at most chunk.max_chars=200 characters; "
-        "lower either, or add longer documents"
+        "compose.min_meta_chunks=2 chunks of at most chunk.max_chars=200 characters are in "
+        "none of the 1 documents; lower either, or add longer documents"
     )
 
 

@@ -375,7 +375,7 @@ def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_
         "compose.target_tokens=2",
     ]  # else a look says that there are too few
     assert (
-        "none of the 1 documents has compose.min_meta_chunks=2 chunks"
+        "compose.min_meta_chunks=2 chunks of at most"
         in call("run", folder / "r.yaml", *sets)[2]
     )
     (tmp_path / "c.jsonl").write_text('{"words": "One and one more."}\n')

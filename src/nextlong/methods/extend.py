@@ -301,7 +301,7 @@ def _draft_step(
             filters=filters,
             rules=rules,
         )
-        ranges = query_ranges(meta_documents, most=queries_of_task(candidates))
+        ranges = query_ranges(meta_documents, max_queries=queries_of_task(candidates))
         return [
             partial(
                 draft, rows=(meta_documents, first, min(last, drafted)), candidates=path

@@ -341,7 +341,7 @@ def mine_steps(
         tasks: list[Task] = []
         if is_exact(done) and _corpus_blocks(vectors_of(done)):
             path = queries_of(done)
-            for rows in query_ranges(path, most=LEAST_SCORES_QUERIES):
+            for rows in query_ranges(path, max_queries=LEAST_SCORES_QUERIES):
                 tasks.append(partial(find, queries=(path, *rows)))
         return Work(tasks, gpu="unused")
 
@@ -374,7 +374,7 @@ def mine_steps(
             shortlist=_shortlist_of(done),
         )
         path = queries_of(done)
-        ranges = query_ranges(path, most=queries_of_task(k))
+        ranges = query_ranges(path, max_queries=queries_of_task(k))
         searches = [partial(mine, queries=(path, *rows)) for rows in ranges]
         # FAISS searches on the CPU, and merging needs no GPU.
         needs_no_gpu = index_kind(files.index).is_built or scans is not None

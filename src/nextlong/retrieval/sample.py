@@ -1,7 +1,9 @@
-"""Sample the meta-documents, or list all documents, and divide the queries into tasks.
+"""Sample the meta-documents, or list all documents, and divide queries into tasks.
 
 In:  CHUNKS, and the content hashes and lengths of all documents.
-Out: META_DOCUMENTS (for NExtLong), or DOCS and the ids of the queries (for methods of whole documents).
+Out: META_DOCUMENTS (for NExtLong), or DOCS and the ids of the queries (for methods of whole
+     documents).
+
 Sampling is by a keyed hash of the content, so that neither file order nor sharding matters.
 """
 
@@ -36,7 +38,7 @@ from nextlong.text import Json
 
 _Paths = Sequence[Path]
 
-_MOST_DOCUMENTS = 256  # documents in one task
+_MAX_DOCUMENTS = 256  # in one task
 _SAMPLED_ORDER = ["key", "first_chunk"]
 _DROPPED_EXAMPLES = 100  # recorded documents that are longer than a sequence
 
@@ -87,39 +89,36 @@ def sample_meta_documents(
     seed: int,
     length_check: LengthCheck | None = None,
 ) -> DrawResult:
-    """Sample `draws` documents (None: all) of at least `min_meta_chunks` chunks; write `{out}.meta_documents.npy`."""
+    """Sample `draws` documents (None: all) of at least `min_meta_chunks` chunks.
+
+    Writes `{out}.meta_documents.npy`.
+    """
     drawn = np.empty(0, schemas.META_DOCUMENTS)
     unchecked = np.empty(0, schemas.META_DOCUMENTS)  # whose tokens are to be counted
-    eligible = documents = 0
-    for shard, (chunk_path, hash_path, chars_path) in enumerate(
-        zip(chunks, hashes, chars, strict=True)
-    ):
+    eligible = 0
+    documents = 0
+    shards = zip(chunks, hashes, chars, strict=True)
+    for shard, (chunk_path, hash_path, chars_path) in enumerate(shards):
         shard_documents = _document_rows(shard, chunk_path, hash_path, seed=seed)
         documents += len(shard_documents)
-        # A document that lost a chunk to `decontaminate` has a gap in its dependencies, so it is not sampled. Its
-        # remaining chunks have fewer characters than the document had.
-        table = read_chunks(chunk_path)
-        doc_rows, firsts = np.unique(table["doc_row"], return_index=True)
-        is_whole = (
-            np.add.reduceat(table["end"] - table["start"], firsts)
-            == np.load(chars_path)[doc_rows]
-        )
-        shard_documents = shard_documents[
-            (shard_documents["chunks"] >= min_meta_chunks) & is_whole
-        ]
+        has_enough = shard_documents["chunks"] >= min_meta_chunks
+        is_eligible = has_enough & _is_whole(chunk_path, chars_path)
+        shard_documents = shard_documents[is_eligible]
         eligible += len(shard_documents)
         if length_check is not None:
             is_long = shard_documents["chars"] > length_check.chars
             unchecked = np.concatenate([unchecked, shard_documents[is_long]])
             shard_documents = shard_documents[~is_long]
         drawn = np.concatenate([drawn, shard_documents])
+        # Keep the documents of the lowest keys.
         if draws is not None and len(drawn) > draws:
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
     drawn = np.sort(drawn, order=_SAMPLED_ORDER)
     dropped = unchecked[:0]
     if length_check is not None:
-        is_longer = length_check.is_longer
-        drawn, dropped = _with_checked(drawn, unchecked, is_longer, draws=draws)
+        drawn, dropped = _with_checked(
+            drawn, unchecked, length_check.is_longer, draws=draws
+        )
     np.save(f"{out}.meta_documents.npy", drawn)
     dropped_counts: dict[str, int] = {}
     examples: dict[str, tuple[tuple[int, int, int], ...]] = {}
@@ -127,7 +126,7 @@ def sample_meta_documents(
         reason = schemas.DropReason.TOO_LONG
         named = dropped[["first_chunk", "chunks"]][:_DROPPED_EXAMPLES].tolist()
         dropped_counts[reason] = len(dropped)
-        examples[reason] = tuple((first, chunks_in, 0) for first, chunks_in in named)
+        examples[reason] = tuple((first, count, 0) for first, count in named)
     return DrawResult(
         documents=documents,
         eligible=eligible,
@@ -136,6 +135,19 @@ def sample_meta_documents(
         dropped=dropped_counts,
         dropped_examples=examples,
     )
+
+
+def _is_whole(chunks: Path, chars: Path) -> NDArray[np.bool_]:
+    """Return which documents with chunks have lost none of them to `decontaminate`.
+
+    The others have a gap in their dependencies. Their remaining chunks have fewer
+    characters than the document had.
+    """
+    table = read_chunks(chunks)
+    doc_rows, firsts = np.unique(table["doc_row"], return_index=True)
+    chars_in_chunks = np.add.reduceat(table["end"] - table["start"], firsts)
+    is_whole: NDArray[np.bool_] = chars_in_chunks == np.load(chars)[doc_rows]
+    return is_whole
 
 
 def _with_checked(
@@ -151,7 +163,7 @@ def _with_checked(
     takes as long as reading a whole sequence.
     """
     unchecked = np.sort(unchecked, order=_SAMPLED_ORDER)
-    # (unchecked,) how many documents of `drawn` come before each
+    # (unchecked,) how many documents of `drawn` come before each.
     earlier = np.searchsorted(drawn["key"], unchecked["key"])
     fitting: list[Any] = []
     dropped: list[Any] = []
@@ -172,13 +184,17 @@ def _with_checked(
 def _document_rows(
     shard: int, chunks: Path, hashes: Path, *, seed: int
 ) -> NDArray[Any]:
-    """Return a META_DOCUMENTS row for every document of a shard that has chunks, in the order of the shard."""
-    table, hash_of = read_chunks(chunks), np.load(hashes, mmap_mode="r")
+    """Return a META_DOCUMENTS row for every document of a shard that has chunks.
+
+    In the order of the shard.
+    """
+    table = read_chunks(chunks)
+    content_hashes = np.load(hashes, mmap_mode="r")
     doc_rows, first, count = np.unique(
         table["doc_row"], return_index=True, return_counts=True
     )
     documents = np.empty(len(doc_rows), schemas.META_DOCUMENTS)
-    documents["content_hash"] = hash_of[doc_rows]
+    documents["content_hash"] = content_hashes[doc_rows]
     documents["key"] = keyed_hash(documents["content_hash"], seed=seed, stage="meta")
     documents["first_chunk"] = schemas.pack_ids(shard, first)
     documents["chunks"] = count
@@ -189,71 +205,87 @@ def _document_rows(
 def list_documents(
     out: Path, *, chunks: _Paths, hashes: _Paths, seeds: int | None, seed: int
 ) -> DrawResult:
-    """Write `{out}.docs.npy`, META_DOCUMENTS in shard order, and `{out}.queries.npy`, the vector ids of `seeds` (None: all)."""
-    shards = enumerate(zip(chunks, hashes, strict=True))
-    by_shard = [_document_rows(shard, *paths, seed=seed) for shard, paths in shards]
-    docs = np.concatenate([np.empty(0, schemas.META_DOCUMENTS), *by_shard])
-    rows = np.concatenate(
-        [np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in by_shard)]
-    )
-    ids = schemas.pack_ids(schemas.shard_of(docs["first_chunk"]), rows)
-    order = np.arange(len(docs))
+    """List all documents, and `seeds` of them (None: all) as queries.
+
+    Writes `{out}.docs.npy`, META_DOCUMENTS in shard order, and `{out}.queries.npy`, the ids
+    of the queries' vectors.
+    """
+    docs = [np.empty(0, schemas.META_DOCUMENTS)]
+    rows = [np.empty(0, np.int64)]
+    for shard, paths in enumerate(zip(chunks, hashes, strict=True)):
+        shard_documents = _document_rows(shard, *paths, seed=seed)
+        docs.append(shard_documents)
+        rows.append(np.arange(len(shard_documents)))
+    documents = np.concatenate(docs)
+    shards = schemas.shard_of(documents["first_chunk"])
+    ids = schemas.pack_ids(shards, np.concatenate(rows))
+    queries = ids
     if seeds is not None:  # in the order in which the documents start sequences
-        order = shuffled(docs["content_hash"], seed=seed, stage="queries")[:seeds]
-    np.save(f"{out}.docs.npy", docs)
-    np.save(f"{out}.queries.npy", ids[order])
+        order = shuffled(documents["content_hash"], seed=seed, stage="queries")
+        queries = ids[order[:seeds]]
+    np.save(f"{out}.docs.npy", documents)
+    np.save(f"{out}.queries.npy", queries)
     return DrawResult(
-        documents=len(docs),
-        drawn=len(order),
-        eligible=len(docs),
-        chars=int(docs["chars"].sum()),
+        documents=len(documents),
+        drawn=len(queries),
+        eligible=len(documents),
+        chars=int(documents["chars"].sum()),
     )
 
 
 class Queries(NamedTuple):
-    """Queries: their ids (n,), the range [first, last) of ids that each excludes (n, 2), and the number before the first."""
+    """Queries of some rows of a file."""
 
-    ids: NDArray[np.int64]
-    exclude: NDArray[np.int64]
-    before: int
+    ids: NDArray[np.int64]  # (n,)
+    exclude: NDArray[
+        np.int64
+    ]  # (n, 2) the range [first, last) of ids that each excludes
+    before: int  # queries of earlier rows
 
 
 def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries:
-    """Return the queries of rows [first, last): all chunks of META_DOCUMENTS rows, or documents by the ids of their vectors."""
+    """Return the queries of rows [first, last).
+
+    They are all chunks of META_DOCUMENTS rows, or documents by the ids of their vectors.
+    """
     stored = np.load(path, mmap_mode="r")
     rows: NDArray[Any] = np.asarray(stored[first:last])
     if rows.dtype == np.int64:
         return Queries(rows, np.stack([rows, rows + 1], axis=1), first)
-    # (queries,) each: the first chunk of the query's document, and its number of chunks. A query excludes all of them.
-    starts, counts = (
-        np.repeat(rows[name], rows["chunks"]) for name in ("first_chunk", "chunks")
-    )
-    exclude = np.stack([starts, starts + counts], axis=1)
+    # (queries,) each: the first chunk of the query's document, and its number of chunks. A
+    # query excludes all of them.
+    starts = np.repeat(rows["first_chunk"], rows["chunks"])
+    counts = np.repeat(rows["chunks"], rows["chunks"])
     return Queries(
-        ranges(rows["first_chunk"], rows["chunks"]),
-        exclude,
-        int(stored["chunks"][:first].sum()),
+        ids=ranges(rows["first_chunk"], rows["chunks"]),
+        exclude=np.stack([starts, starts + counts], axis=1),
+        before=int(stored["chunks"][:first].sum()),
     )
 
 
-def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int]]:
-    """Return the ranges of rows (META_DOCUMENTS or document ids) of each task, each of about `most` queries."""
+def query_ranges(
+    path: Path, *, max_queries: int = MOST_QUERIES
+) -> list[tuple[int, int]]:
+    """Return the ranges of rows of each task, each of about `max_queries` queries.
+
+    Rows are META_DOCUMENTS or document ids.
+    """
     rows = np.load(path, mmap_mode="r")
     is_documents = rows.dtype == np.int64
-    # (rows + 1,): the number of queries before each row, and in all. The chunks of a document are never divided.
-    ends = np.append(
-        0, np.arange(1, len(rows) + 1) if is_documents else np.cumsum(rows["chunks"])
-    )
-    most = min(max(1, math.ceil(int(ends[-1]) / BLOCKS)), most)
-    tasks, first = [], 0
+    # (rows + 1,): the number of queries before each row, and in all. The chunks of a
+    # document are never divided.
+    counts = np.ones(len(rows), np.int64) if is_documents else rows["chunks"]
+    ends = np.append(0, np.cumsum(counts))
+    max_queries = min(max(1, math.ceil(int(ends[-1]) / BLOCKS)), max_queries)
+    tasks = []
+    first = 0
     while first < len(rows):
-        last = max(
-            first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1
-        )
-        tasks.append(
-            (first, last if is_documents else min(last, first + _MOST_DOCUMENTS))
-        )
-        first = tasks[-1][1]
+        fitting = np.searchsorted(ends, ends[first] + max_queries, side="right")
+        last = max(first + 1, int(fitting) - 1)
+        if not is_documents:
+            last = min(last, first + _MAX_DOCUMENTS)
+        tasks.append((first, last))
+        first = last
     return tasks
 
 
@@ -287,10 +319,10 @@ def meta_documents_step(
     `long_documents`: None if no document is probably longer than a sequence. The sample is
     then the same for other lengths and tokenizers, which share the search for candidates.
     """
-    least = compose.min_meta_chunks
+    min_meta_chunks = compose.min_meta_chunks
     sampling: Json = {
         "draws": draws(compose, attempt),
-        "min_meta_chunks": least,
+        "min_meta_chunks": min_meta_chunks,
         "seed": seed,
     }
     config: Json = dict(sampling)
@@ -301,62 +333,78 @@ def meta_documents_step(
         inputs = (ingest, chunk, long_documents.tokenizer)
 
     def tasks(done: Artifacts) -> list[Task]:
-        chunks = chunk_files(done).chunks
-        ingested = IngestFiles.of(done)
-        hashes, chars = ingested.hashes, ingested.chars
         length_check = None
         if long_documents is not None:
-            is_longer = long_documents.is_longer(done)
-            length_check = LengthCheck(long_documents.checked_chars, is_longer)
-        return [
-            partial(
-                sample_meta_documents,
-                chunks=chunks,
-                hashes=hashes,
-                chars=chars,
-                length_check=length_check,
-                **sampling,
+            length_check = LengthCheck(
+                long_documents.checked_chars, long_documents.is_longer(done)
             )
-        ]
+        ingested = IngestFiles.of(done)
+        sample = partial(
+            sample_meta_documents,
+            chunks=chunk_files(done).chunks,
+            hashes=ingested.hashes,
+            chars=ingested.chars,
+            length_check=length_check,
+            **sampling,
+        )
+        return [sample]
 
     def check(done: Artifact) -> None:
-        if not (sampled := done.result(DrawResult)).drawn:
-            raise CorpusError(
-                none_long_enough(
-                    f"{sampled.documents:,} documents", least, max_chars=max_chars
-                )
+        sampled = done.result(DrawResult)
+        if not sampled.drawn:
+            raise none_long_enough(
+                f"{sampled.documents:,} documents", min_meta_chunks, max_chars=max_chars
             )
 
     return Step(
-        "meta_documents",
-        1,
-        config,
-        inputs,
-        tasks,
-        DrawResult,
+        name="meta_documents",
+        version=1,
+        config=config,
+        inputs=inputs,
+        tasks=tasks,
+        result=DrawResult,
         check=check,
     )
 
 
-def none_long_enough(documents: str, min_meta_chunks: int, *, max_chars: int) -> str:
-    """Return the error message for a corpus in which no document has enough chunks to be extended."""
-    return (
-        f"none of the {documents} has compose.{min_meta_chunks=} chunks of at most "
-        f"chunk.max_chars={max_chars} characters; lower either, or add longer documents"
+def none_long_enough(
+    documents: str, min_meta_chunks: int, *, max_chars: int
+) -> CorpusError:
+    """Return the error for a corpus without a document of enough chunks."""
+    return CorpusError(
+        where="compose.min_meta_chunks",
+        value=min_meta_chunks,
+        problem=(
+            f"chunks of at most chunk.max_chars={max_chars} characters are in none of "
+            f"the {documents}"
+        ),
+        fix="lower either, or add longer documents",
     )
 
 
 def documents_step(
     ingest: Step, chunk: Step, *, queries: int | None, seed: int
 ) -> Step:
-    """Return the step that lists all documents with chunks, and `queries` of them (None: all) as queries."""
+    """Return the step that lists all documents with chunks, and queries among them.
+
+    `queries`: how many; None for all of them.
+    """
     config: Json = {"seeds": queries, "seed": seed}
 
     def tasks(done: Artifacts) -> list[Task]:
-        chunks, hashes = (
-            chunk_files(done).chunks,
-            IngestFiles.of(done).hashes,
+        task = partial(
+            list_documents,
+            chunks=chunk_files(done).chunks,
+            hashes=IngestFiles.of(done).hashes,
+            **config,
         )
-        return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
+        return [task]
 
-    return Step("documents", 2, config, (ingest, chunk), tasks, DrawResult)
+    return Step(
+        name="documents",
+        version=2,
+        config=config,
+        inputs=(ingest, chunk),
+        tasks=tasks,
+        result=DrawResult,
+    )

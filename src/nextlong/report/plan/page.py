@@ -206,12 +206,10 @@ def plan(
     if not is_other_corpus and is_new(recipe):
         check(recipe, corpus, "of documents")
     corpus_sample = sample(recipe, corpus)
-    if (
-        not is_other_corpus
-        and corpus_sample.is_whole
-        and (refused := _none_extended(recipe, corpus_sample))
-    ):
-        raise CorpusError(refused)
+    if not is_other_corpus and corpus_sample.is_whole:
+        refusal = _none_extended(recipe, corpus_sample)
+        if refusal is not None:
+            raise refusal
     measured = measure(recipe, corpus_sample)
     chars_per_token = measured.tokenizing.chars_per_token
     places = costs_on(recipe, files, steps, measured, scenario)
@@ -529,10 +527,10 @@ def _size(count: float, decimals: int, in_gigabytes: float) -> str:
     )
 
 
-def _none_extended(recipe: Recipe, sample: CorpusSample) -> str:
-    """Return the message that no document has enough chunks to be extended, "" if one has."""
+def _none_extended(recipe: Recipe, sample: CorpusSample) -> CorpusError | None:
+    """Return the error that no document has enough chunks to be extended, if so."""
     if method_of(recipe).layout != Layout.EXTENDED or sample.size.eligible:
-        return ""
+        return None
     size, looked_at = sample.size, len(sample.looked_at)
     documents = (
         f"{size.kept_documents:,.0f} documents"
@@ -560,8 +558,9 @@ def _warn_of_run(
                 share=share, kinds=kinds, most=most, allowing=allowing(share)
             )
         )
-    if message := _none_extended(recipe, sample):
-        messages.append(f"the run is likely to stop: {message}")
+    refusal = _none_extended(recipe, sample)
+    if refusal is not None:
+        messages.append(f"the run is likely to stop: {refusal}")
     if (
         recipe.search.index == EXACT
         and recipe.mine.shortlist is None
