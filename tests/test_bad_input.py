@@ -154,9 +154,9 @@ def rebuilt(run):
 )
 def test_a_file_without_a_record(bench, content):
     message = bench.refusal(content)
-    assert (
-        message
-        == "ingest.sources have no records: every file is empty; use files with documents"
+    assert message == (
+        "ingest.sources: they have no records, because every file is empty; "
+        "use files with documents"
     )
 
 
@@ -296,7 +296,7 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
     content = line.rstrip(b"\n") + b"\n" + jsonl(ordinary())
     message = bench.refusal(content)
     assert message.startswith(
-        "1 of 61 records (1.64%) were rejected, more than ingest.max_reject_share=0.01 allows: 1 ×"
+        "ingest.max_reject_share=0.01 is exceeded: 1 of 61 records (1.64%) were rejected: 1 ×"
     )
     assert "; first one: corpus.jsonl:1: " in message
     assert message.endswith(
@@ -331,7 +331,7 @@ def test_a_line_of_many_mb(bench, megabytes):
         compose__target_tokens=4096,
         **changed,
     )
-    assert message.startswith("1 of 9 records (11.11%) were rejected")
+    assert "1 of 9 records (11.11%) were rejected" in message
     assert f"; first one: corpus.jsonl:9: too long: {len(line):,} characters" in message
     code, out, _ = bench.again(f"ingest.max_document_chars={megabytes * 1_200_000}")
     assert code == 0

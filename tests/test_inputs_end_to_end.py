@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import nextlong
+from nextlong import checks
 from nextlong.cli import main as cli_main
-from nextlong.corpus import ingest
 from tests.conftest import write_corpus
 from tests.support.larger_cases import thorough
 
@@ -141,7 +141,7 @@ def test_another_condition_reads_anew_and_none_leaves_the_rest_as_it_was(table, 
     [
         (
             {"filter": "lang = 'fr'"},
-            "ingest.sources[].filter matches none of 260 documents",
+            "ingest.sources[].filter: it matches none of 260 documents",
         ),
         (
             {"filter": "lang ="},
@@ -279,11 +279,11 @@ def test_tables_too_many_to_be_looked_into_are_judged_once_they_are_read(
         ]
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"many/{number}.parquet")
     recipe = recipe_of(tmp_path / "x", path=str(tmp_path / "many"), id="docid")
-    monkeypatch.setattr(ingest, "_MAX_HEADS", 3)
+    monkeypatch.setattr(checks, "_MAX_ID_FILES", 3)
     assert "0.parquet has no such column" in " ".join(
         call(capfd, "run", recipe)[2].split()
     )
-    monkeypatch.setattr(ingest, "_MAX_HEADS", 2)
+    monkeypatch.setattr(checks, "_MAX_ID_FILES", 2)
     code, _, err = call(capfd, "run", recipe)
     assert (
         code,
