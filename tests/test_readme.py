@@ -112,7 +112,7 @@ COMMANDS, TUTORIAL = (
     _commands(README.parent / "docs" / "tutorial.md"),
 )
 # What needs a model, a server, a second run or hours is only parsed here, and run by the tests of these commands.
-ONLY_PARSED = ("view", "train", "evaluate", "replicate", "RUN-512K", "nextlong-demo")
+ONLY_PARSED = ("view", "train", "evaluate", "RUN-512K", "nextlong-demo")
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *TUTORIAL])

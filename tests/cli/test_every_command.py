@@ -22,8 +22,7 @@ from nextlong.cli import main
 NAMES = (
     "demo", "init", "init --preset", "plan", "run", "run --before", "run --only-step",
     "list", "gc", "peek", "peek NUMBER", "stats", "compare", "report", "sweep",
-    "export", "train", "train --dry-run", "evaluate", "evaluate --dry-run", "replicate",
-    "replicate --dry-run", "verify", "doctor",
+    "export", "train", "train --dry-run", "evaluate", "evaluate --dry-run", "verify", "doctor",
 )  # fmt: skip
 EVERY = [
     pytest.param(name, marks=pytest.mark.heavy) if name in NEEDS_EXTRA else name

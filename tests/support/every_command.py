@@ -9,7 +9,7 @@ from pathlib import Path
 from nextlong.cli import demo, main
 from nextlong.evaluate import results
 
-NEEDS_EXTRA = ("report", "train --dry-run", "evaluate --dry-run", "replicate --dry-run")
+NEEDS_EXTRA = ("report", "train --dry-run", "evaluate --dry-run")
 _PAGE = (Path(__file__).parents[2] / "docs/reference/json.md").read_text("utf-8")
 SERVES = "view"  # until it is stopped
 
@@ -127,8 +127,6 @@ def every_command(folder, few_run, few_recipe, monkeypatch):
             "vt",
             "--dry-run",
         ],
-        "replicate": ["replicate", "init", "e.yaml", "--preset", "smoke", "--force"],
-        "replicate --dry-run": ["replicate", "--preset", "smoke", "--dry-run"],
         "verify": ["verify", "run", "--sample", "2"],
         "doctor": ["doctor"],
         "completion": ["completion", "bash"],

@@ -51,7 +51,6 @@ _STEPS_KEPT = f"stopped; finished steps are kept, {_RESUME}"
 _STOPPED = {
     "demo": _STEPS_KEPT,
     "export": _STEPS_KEPT,
-    "replicate": _STEPS_KEPT,
     "run": _STEPS_KEPT,
     "sweep": _STEPS_KEPT,
     "evaluate": f"stopped; finished samples are kept, {_RESUME}",
@@ -211,7 +210,6 @@ def parser() -> argparse.ArgumentParser:
     _add_views(command)
     _add_train(command)
     _add_evaluate(command)
-    _add_replicate(command)
     _add_checks(command)
     for name, sub in commands.choices.items():
         # These print JSON instead of other outputs, or write it to a file.
@@ -798,56 +796,6 @@ def _add_evaluate(command: _Command) -> None:
         const="mixed",
         default="same",
         help=meaning,
-    )
-
-
-def _add_replicate(command: _Command) -> None:
-    usage = (
-        "nextlong replicate (RECIPE | --preset NAME) [--corpus FILE]… [--out DIR] "
-        "[--set KEY=VALUE]… [--dry-run]\n"
-        "       nextlong replicate init RECIPE --preset NAME [--corpus FILE]… [--force]\n"
-        "       nextlong replicate report RESULTS… [--to DIR]"
-    )
-    about = (
-        "Run a small-scale replication of the paper: small models, trained on the "
-        "sequences of each method"
-    )
-    add = command("replicate", "train:replicate", about, usage=usage).add_argument
-    add(
-        "words",
-        nargs="*",
-        default=[],
-        metavar="RECIPE",
-        help="a replication recipe; or: init RECIPE, report RESULTS",
-    )
-    add(
-        "--preset",
-        metavar="NAME",
-        help="smoke, mechanism (an invented corpus), cpu-night, or one-gpu",
-    )
-    add(
-        "--corpus",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="documents (default: Python's documentation)",
-    )
-    add(
-        "--out",
-        metavar="DIR",
-        help="output directory (default: nextlong-replicate-PRESET)",
-    )
-    _set(add, example="seeds=[0,1,2,3]")
-    add(
-        "--dry-run",
-        action="store_true",
-        help="print models, tokens and runs without running",
-    )
-    add("--force", action="store_true", help="init: overwrite an existing recipe")
-    add(
-        "--to",
-        metavar="DIR",
-        help="report: folder for the page and results/ (default: beside RESULTS)",
     )
 
 

@@ -1,4 +1,4 @@
-"""The commands that train and measure models: train, replicate (methods compared on small models) and evaluate."""
+"""The commands that train and measure models: train and evaluate."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from rich.console import Console
 from nextlong.cli.common import absolute, check_installed, console, present, write
 from nextlong.errors import EvaluateError, NextlongError
 from nextlong.recipe.recipe import commented_sections
-from nextlong.report import tables
 from nextlong.runs.run import Run
 from nextlong.text import why_no_model
 from nextlong.train.recipe import (
@@ -29,9 +28,6 @@ from nextlong.train.recipe import (
 
 if TYPE_CHECKING:
     from nextlong.evaluate.prompts import ModelOptions
-    from nextlong.replicate.recipe import Replication
-
-_REPLICATE_EXTRA = "train,evaluate"
 
 
 def train(args: argparse.Namespace) -> None:
@@ -183,109 +179,6 @@ def _write(
         f"wrote {path}; next: nextlong {args.name_of_command} {path} --dry-run",
     ]
     present(args, {"recipe": str(path), "out": out}, "\n".join(messages))
-
-
-def replicate(args: argparse.Namespace) -> None:
-    from nextlong.replicate import recipe as recipes
-
-    words = args.words
-    if words[:1] == ["report"] and len(words) > 1:
-        _report(args, *map(Path, words[1:]))
-        return
-    if args.to is not None:
-        raise NextlongError("--to belongs to `nextlong replicate report RESULTS`")
-    is_init = words[:1] == ["init"] and len(words) == 2
-    if not is_init and len(words) + (args.preset is not None) != 1:
-        raise NextlongError(
-            "replicate needs either a recipe or a preset, such as nextlong replicate --preset smoke"
-        )
-    if is_init or args.preset is not None:
-        name = args.preset or "smoke"
-        out = args.out or f"nextlong-replicate-{name}"
-        recipe = recipes.recipe_from(
-            name, out=out, sources=args.corpus, overrides=args.overrides
-        )
-    elif args.corpus:
-        raise NextlongError(
-            "--corpus belongs to --preset and init; a recipe has its own corpus (corpus.sources)"
-        )
-    else:
-        elsewhere = [f"out={args.out}"] if args.out else []
-        recipe = recipes.Replication.load(
-            words[0], overrides=[*args.overrides, *elsewhere]
-        )
-    if is_init and args.dry_run:
-        cure = f"then: nextlong replicate {words[1]} --dry-run"
-        raise NextlongError(f"init only writes the recipe; remove --dry-run; {cure}")
-    if is_init:
-        command = f"nextlong replicate {Path(words[1])}"
-        heading = f"A replication recipe of nextlong, preset {recipe.preset}.\n"
-        heading += f"`{command} --dry-run` shows its size, `{command}` runs it."
-        _write(
-            args,
-            Path(words[1]),
-            commented_sections(recipe, sources={}, heading=heading),
-            out=recipe.out,
-        )
-        return
-    if args.force:
-        raise NextlongError("--force belongs to `nextlong replicate init`")
-    check_installed(
-        "replicate", "torch", "transformers", "matplotlib", extra=_REPLICATE_EXTRA
-    )
-    from nextlong.replicate import run
-
-    shown = console(stderr=args.json)
-    if args.dry_run:
-        facts = dict(run.plan(recipe))
-        present(
-            args,
-            {"preset": recipe.preset, "facts": facts},
-            partial(tables.show_facts, [*facts.items()]),
-        )
-        return
-    recipe = _with_corpus(recipe, shown)
-    run.replicate(recipe, report=lambda line: tables.say(line, shown))
-    _report(args, Path(recipe.out).expanduser() / run.RESULTS)
-
-
-def _with_corpus(recipe: Replication, shown: Console) -> Replication:
-    """Return a recipe that names its documents: the user's, else Python's own documentation, written beside the results."""
-    corpus = recipe.corpus
-    if corpus.kind == "invented" or corpus.sources:
-        return recipe
-    from nextlong.cli.demo import write_demo_corpus
-
-    path = Path(recipe.out).expanduser() / "python-documentation.jsonl"
-    if not path.exists():
-        write_demo_corpus(path)
-    tables.say(
-        f"corpus: {path}, the documentation of Python (use --corpus FILE for yours)",
-        shown,
-    )
-    plain = corpus.model_dump(mode="json") | {
-        "sources": [{"path": str(path), "name": "python-documentation"}]
-    }
-    return recipe.from_dict({**recipe.model_dump(mode="json"), "corpus": plain})
-
-
-def _report(args: argparse.Namespace, *sources: Path) -> None:
-    check_installed("replicate", "matplotlib", extra=_REPLICATE_EXTRA)
-    from nextlong.replicate import results
-
-    for source in sources:
-        if not source.is_file():
-            raise NextlongError(
-                f"{source} does not exist; `nextlong replicate --preset mechanism` writes results.json"
-            )
-    written = results.write(
-        sources, Path(args.to).expanduser() if args.to else sources[0].parent
-    )
-    present(
-        args,
-        {"written": list(map(str, written))},
-        f"report: {written[0]}, {len(written) - 1} files beside it",
-    )
 
 
 def evaluate_command(args: argparse.Namespace) -> None:

@@ -5,8 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-
-from nextlong.replicate.corpora import (
+from experiments.replicate.corpora import (
     _WORDS,
     NAMES,
     TOPICS,
@@ -15,6 +14,7 @@ from nextlong.replicate.corpora import (
     _word_tokenizer,
     _words_of,
 )
+
 from nextlong.rng import rng_for
 
 

@@ -13,9 +13,9 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 import yaml
 from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
+from experiments.replicate.corpora import Invented, RealDocuments
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Named, Positive, PositiveLength, Section, keyed
-from nextlong.replicate.corpora import Invented, RealDocuments
 from nextlong.text import Json
 from nextlong.train.recipe import RecipeFile
 
@@ -41,7 +41,7 @@ class Arm:
 _DATA: Final = yaml.safe_load(
     (files(__package__) / "presets.yaml").read_text(encoding="utf-8")
 )
-_PRESETS: Final[Mapping[str, Json]] = _DATA["presets"]
+PRESETS: Final[Mapping[str, Json]] = _DATA["presets"]
 ARMS: Final[Mapping[str, Arm]] = {
     name: Arm(**keys) for name, keys in _DATA["arms"].items()
 }
@@ -117,7 +117,7 @@ class _Measure(Section):
 class Replication(RecipeFile):
     """A replication recipe."""
 
-    INIT: ClassVar[str] = "nextlong replicate init {} --preset smoke"
+    INIT: ClassVar[str] = "python -m experiments.replicate init {} --preset smoke"
 
     out: Named = Field(description="folder of all results")
     preset: str = keyed(
@@ -147,7 +147,7 @@ class Replication(RecipeFile):
                     f"{name}={list(values)} is empty or names one twice; name each once"
                 )
         for key, names, known in (
-            ("preset", (self.preset,), _PRESETS),
+            ("preset", (self.preset,), PRESETS),
             ("arms", self.arms, ARMS),
         ):
             if unknown := [name for name in names if name not in known]:
@@ -189,11 +189,11 @@ def recipe_from(
     name: str, *, out: str, sources: Sequence[str] = (), overrides: Sequence[str] = ()
 ) -> Replication:
     """Return the recipe of a preset over the user's files. Raises RecipeError for an unknown preset."""
-    if name not in _PRESETS:
+    if name not in PRESETS:
         raise RecipeError(
-            f"--preset {name!r}: unknown preset; choose from {', '.join(_PRESETS)}"
+            f"--preset {name!r}: unknown preset; choose from {', '.join(PRESETS)}"
         )
-    keys = {**_PRESETS[name], "out": out, "preset": name}
+    keys = {**PRESETS[name], "out": out, "preset": name}
     if sources:
         if keys["corpus"]["kind"] == "invented":
             raise RecipeError(f"--preset {name} invents its corpus; remove --corpus")

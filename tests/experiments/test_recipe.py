@@ -1,9 +1,9 @@
 """A replication's recipe: what is compared, and mistakes that are told."""
 
 import pytest
+from experiments.replicate.recipe import ARMS, PRESETS, Replication, recipe_from
 
 from nextlong.errors import RecipeError
-from nextlong.replicate.recipe import _PRESETS, ARMS, Replication, recipe_from
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_mistake_is_told_with_its_cure(keys, told):
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize("name", _PRESETS)
+@pytest.mark.parametrize("name", PRESETS)
 def test_presets_are_recipes_that_a_file_gives_back(name, tmp_path):
     recipe = recipe_from(name, out="out")
     assert set(recipe.arms) <= set(ARMS)

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import jinja2
 import yaml
 
+from experiments.replicate import corpora
+from experiments.replicate.recipe import CRITERION_NEGATIVES, recipe_from
 from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.evaluate.report import drawn, style
 from nextlong.evaluate.tables import ScoreTable, as_markdown
-from nextlong.replicate import corpora
-from nextlong.replicate.recipe import CRITERION_NEGATIVES, recipe_from
 from nextlong.text import Json
 
 if TYPE_CHECKING:
@@ -262,7 +262,9 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
         read = store.read_json(source)
         if not isinstance(read, dict) or not {"recipe", "models"} <= read.keys():
             cure = "give the results.json of its `out` folder"
-            raise RunError(f"{source} holds no results of nextlong replicate; {cure}")
+            raise RunError(
+                f"{source} holds no results of python -m experiments.replicate; {cure}"
+            )
         if (name := read["recipe"]["preset"]) in parts:
             raise RunError(
                 f"{source}: another file has results of the preset {name} as well; report them apart"

@@ -1,75 +1,58 @@
-"""`nextlong replicate` before anything runs: what is asked, what is missing, whose documents are taken."""
+"""`python -m experiments.replicate` before anything runs: what is asked, what is missing, whose documents are taken."""
 
 import io
 
 import pytest
+from experiments.replicate.__main__ import main, with_corpus
+from experiments.replicate.recipe import recipe_from
 from rich.console import Console
 
-from nextlong.cli import common, train
-from nextlong.cli.main import main
+from nextlong.cli import common
 from nextlong.errors import NextlongError
-from nextlong.replicate.recipe import recipe_from
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "replicate needs either a recipe or a preset"),
         (
-            ["r.yaml", "--preset", "smoke"],
-            "replicate needs either a recipe or a preset",
-        ),
-        (
-            ["--preset", "smok"],
+            ["run", "--preset", "smok"],
             "--preset 'smok': unknown preset; choose from smoke, mechanism, cpu-night, one-gpu",
         ),
         (
-            ["r.yaml"],
-            "r.yaml: it does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented recipe",
+            ["run", "r.yaml"],
+            "r.yaml: it does not exist; `python -m experiments.replicate init r.yaml --preset smoke` writes a commented recipe",
         ),
-        (["r.yaml", "--corpus", "x.jsonl"], "--corpus belongs to --preset and init"),
+        (["run", "r.yaml", "--corpus", "x.jsonl"], "--corpus: belongs to --preset"),
         (
-            ["--preset", "smoke", "--set", "seeds=[]"],
+            ["run", "--preset", "smoke", "--set", "seeds=[]"],
             "--preset smoke: seeds=[] is empty",
         ),
         (
-            ["init", "r.yaml", "--dry-run"],
-            "init only writes the recipe; remove --dry-run; then: nextlong replicate r.yaml",
-        ),
-        (
-            ["--preset", "mechanism", "--corpus", "x.jsonl"],
+            ["run", "--preset", "mechanism", "--corpus", "x.jsonl"],
             "--preset mechanism invents its corpus",
         ),
         (
-            ["--preset", "mechanism", "--set", "arms=[quests]"],
+            ["run", "--preset", "mechanism", "--set", "arms=[quests]"],
             "arms: 'quests' is not known; choose from nextlong, random",
         ),
         (
-            ["--preset", "mechanism", "--set", "extend.row_tokens=1024"],
+            ["run", "--preset", "mechanism", "--set", "extend.row_tokens=1024"],
             "extend.row_tokens=1024 is shorter than a sequence",
         ),
         (
-            ["--preset", "mechanism", "--set", "pretrain.tokens_per_step=1000"],
+            ["run", "--preset", "mechanism", "--set", "pretrain.tokens_per_step=1000"],
             "tokens_per_step=1000 is not a multiple of a row",
         ),
         pytest.param(
             ["report", "r.json"],
-            "r.json does not exist; `nextlong replicate --preset mechanism` writes results.json",
+            "r.json: it does not exist; `python -m experiments.replicate run --preset mechanism` writes one",
             marks=pytest.mark.heavy,  # matplotlib is asked for first
-        ),
-        (
-            ["--preset", "smoke", "--to", "x"],
-            "--to belongs to `nextlong replicate report RESULTS`",
-        ),
-        (
-            ["--preset", "smoke", "--force"],
-            "--force belongs to `nextlong replicate init`",
         ),
     ],
 )
 def test_a_wrong_command_ends_with_2(arguments, told, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["replicate", *arguments]) == 2
+    assert main(arguments) == 2
     assert told in capsys.readouterr().err.replace("\n", " ")
     assert not list(tmp_path.iterdir())
 
@@ -93,15 +76,15 @@ def test_packages_that_are_missing_are_named_together(monkeypatch):
 def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypatch):
     written = []
     monkeypatch.setattr(
-        "nextlong.cli.demo.write_demo_corpus",
+        "experiments.replicate.__main__.write_demo_corpus",
         lambda path: (written.append(path), path.touch()),
     )
     told = io.StringIO()
     console = Console(file=told, width=500)
     users = recipe_from("smoke", out=str(tmp_path), sources=["a.jsonl"])
-    assert train._with_corpus(users, console) is users
+    assert with_corpus(users, console) is users
     for _ in range(2):
-        recipe = train._with_corpus(recipe_from("smoke", out=str(tmp_path)), console)
+        recipe = with_corpus(recipe_from("smoke", out=str(tmp_path)), console)
     path = tmp_path / "python-documentation.jsonl"
     assert written == [path]
     assert [(source.path, source.label) for source in recipe.corpus.sources] == [
@@ -124,7 +107,6 @@ def test_the_mechanism_experiment_is_planned_from_a_preset_and_from_its_recipe(
     assert (
         main(
             [
-                "replicate",
                 "init",
                 str(path),
                 "--preset",
@@ -137,10 +119,7 @@ def test_the_mechanism_experiment_is_planned_from_a_preset_and_from_its_recipe(
     )
     assert "# seeds of the weights and of the order of rows" in path.read_text()
     capsys.readouterr()
-    assert (
-        main(["replicate", str(path), "--set", "arms=[nextlong, quest]", "--dry-run"])
-        == 0
-    )
+    assert main(["run", str(path), "--set", "arms=[nextlong, quest]", "--dry-run"]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "2 pretrained, 4 extended: nextlong, quest" in told
     assert not (tmp_path / "nextlong-replicate-mechanism").exists()

@@ -8,11 +8,12 @@ from statistics import fmean
 import pytest
 
 pytest.importorskip("torch")
+from experiments.replicate import results
+from experiments.replicate.recipe import Replication
+from experiments.replicate.results import Results, _SeedMean
+
 from nextlong.engine import store
 from nextlong.errors import RunError
-from nextlong.replicate import results
-from nextlong.replicate.recipe import Replication
-from nextlong.replicate.results import Results, _SeedMean
 
 pytestmark = pytest.mark.heavy
 
@@ -116,7 +117,7 @@ def test_another_json_file_is_refused_with_the_file_to_give(tmp_path):
     store.write_json(tmp_path / "metrics.json", {"loss": 1.0})
     with pytest.raises(
         RunError,
-        match=r"metrics\.json holds no results of nextlong replicate; give the results\.json",
+        match=r"metrics\.json holds no results of python -m experiments.replicate; give the results\.json",
     ):
         results.write([tmp_path / "metrics.json"], tmp_path)
 
@@ -217,7 +218,7 @@ def test_real_text_is_a_section_of_its_own_with_its_own_command(made):
     assert "(cpu-night.json)" not in mechanism
     assert "the documents of a.jsonl, 20 % of them held out" in text
     assert (
-        "nextlong replicate --preset cpu-night --out OUT \\\n      --corpus a.jsonl \\\n"
+        "python -m experiments.replicate run --preset cpu-night --out OUT \\\n      --corpus a.jsonl \\\n"
         in text
     )
     assert "--set corpus.vocabulary=512" in text

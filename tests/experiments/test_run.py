@@ -8,10 +8,11 @@ import pytest
 import yaml
 
 pytest.importorskip("torch")
-from nextlong.cli.main import main
+from experiments.replicate.__main__ import main
+from experiments.replicate.recipe import ARMS, Replication
+from experiments.replicate.run import _collect, _Experiment, _Stage, plan, replicate
+
 from nextlong.errors import RecipeError, RunError
-from nextlong.replicate.recipe import ARMS, Replication
-from nextlong.replicate.run import _collect, _Experiment, _Stage, plan, replicate
 from nextlong.runs.run import Run
 from nextlong.train import rows
 from nextlong.train.recipe import Data
@@ -62,7 +63,9 @@ def rows_of(experiment, arm):
 
 
 def test_every_hypothesis_is_about_arms_and_kinds_that_there_are():
-    text = (files("nextlong.replicate") / "hypotheses.yaml").read_text(encoding="utf-8")
+    text = (files("experiments.replicate") / "hypotheses.yaml").read_text(
+        encoding="utf-8"
+    )
     claims = [claim for part in yaml.safe_load(text).values() for claim in part]
     assert {
         name for claim in claims for name in (claim["ours"], *claim["theirs"])
@@ -134,7 +137,7 @@ def test_it_resumes_and_its_results_are_what_was_measured(tmp_path):
     path = tmp_path / "m.yaml"
     path.write_text(yaml.safe_dump({**SMALL, "out": str(out)}))
     recipe = Replication.load(path)
-    command = ["replicate", str(path)]
+    command = ["run", str(path)]
     assert main(command) == 0
     results = json.loads((out / "results.json").read_text())
     assert [model["arm"] for model in results["models"]] == [

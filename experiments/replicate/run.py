@@ -1,6 +1,7 @@
 """Run: which sequences teach retrieval across distance and among negatives? From a recipe to measured models.
 
-In:  a recipe. Out: `OUT/results.json`, which `nextlong replicate report` draws, and every run, model and measurement below OUT.
+In:  a recipe. Out: `OUT/results.json`, which `python -m experiments.replicate report`
+     draws, and every run, model and measurement below OUT.
 
 One base model learns retrieval on short rows; from it, one model an arm is extended on that arm's sequences, made by ordinary
 runs of the package, with equal tokens. All are measured on probes of a form that no arm trains on (`small_llama.py`). A killed
@@ -31,12 +32,12 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 import nextlong
+from experiments.replicate import small_llama
+from experiments.replicate.corpora import Negatives
+from experiments.replicate.recipe import ARMS, CRITERION_NEGATIVES, Arm, Replication
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.recipe import Recipe
-from nextlong.replicate import small_llama
-from nextlong.replicate.corpora import Negatives
-from nextlong.replicate.recipe import ARMS, CRITERION_NEGATIVES, Arm, Replication
 from nextlong.runs.run import Run
 from nextlong.text import Json
 from nextlong.train import forecast, loop, metrics

@@ -6,15 +6,15 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
-
-from nextlong.errors import CorpusError
-from nextlong.replicate.corpora import (
+from experiments.replicate.corpora import (
     FACTS,
     REAL_NAMES,
     RealDocuments,
     _of_middling_compression,
 )
+from tokenizers import Tokenizer
+
+from nextlong.errors import CorpusError
 from nextlong.rng import rng_for
 
 

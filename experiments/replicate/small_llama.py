@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from nextlong.replicate.corpora import Negatives, Probe
+from experiments.replicate.corpora import Negatives, Probe
 from nextlong.rng import rng_for
 
 KINDS: Final[tuple[Negatives, ...]] = get_args(Negatives)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from nextlong.replicate import corpora, small_llama  # noqa: E402
+from experiments.replicate import corpora, small_llama  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 MAKE = corpora.Invented().probe(None)
