@@ -106,7 +106,7 @@ def test_a_step_at_524288_tokens_makes_no_tensor_of_t_times_t(
     )
     tokens = 524_288
     with FakeTensorMode():
-        made = forecast._model_of_layers(
+        made = forecast.model_of_layers(
             recipe, model.config_of(recipe, vocabulary=None), layers=2
         )
         batch = packed_batch(

@@ -195,7 +195,7 @@ def test_the_operations_of_a_step_are_those_of_the_documents_of_each_row(
 ):
     from contextlib import nullcontext
 
-    from nextlong.train import forecast, metrics
+    from nextlong.train import metrics, sizes
     from nextlong.train.model import prepare
 
     shown = []
@@ -208,11 +208,11 @@ def test_the_operations_of_a_step_are_those_of_the_documents_of_each_row(
     recipe = train_recipe({**changes, "training.steps": 4})
     train(recipe, quiet)
     ready = prepare(recipe)
-    sizes = forecast.sizes_of(ready.config)
+    own = sizes.sizes_of(ready.config)
     for step, found in enumerate(shown):
         rows = [ready.rows[row] for row in ready.micro_batches(step).ravel().tolist()]
         documents = [length for row in rows for length in row.bounds.diff().tolist()]
-        assert found == pytest.approx(forecast.flops(sizes, documents))
+        assert found == pytest.approx(sizes.flops(own, documents))
     assert len(set(shown)) == 4  # the rows differ in their documents
 
 

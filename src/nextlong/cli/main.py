@@ -562,11 +562,6 @@ def _add_train(command: _Command) -> None:
         action="store_true",
         help="print parameters, memory, FLOPs and hours without training",
     )
-    sub.add_argument(
-        "--machines",
-        action="store_true",
-        help="with --dry-run: also a table of other machines and row lengths",
-    )
     meaning = (
         "write the config, data and launch script of axolotl, megatron, olmo, prolong "
         "or trl"

@@ -52,8 +52,6 @@ def train(args: argparse.Namespace) -> None:
         TrainRecipe.load(args.words[0], overrides=args.overrides),
         console(stderr=args.json),
     )
-    if args.machines and not args.dry_run:
-        raise NextlongError("--machines belongs to --dry-run; add it")
     if args.emit:
         from nextlong.train.emit import emit
 
@@ -65,9 +63,9 @@ def train(args: argparse.Namespace) -> None:
     if args.dry_run:
         from nextlong.train import forecast
 
-        with shown.status("running one step on fake tensors, and timing two layers"):
-            made = forecast.forecast(recipe, with_machines=args.machines)
-        present(args, made.as_json, partial(forecast.show, made))
+        with shown.status("timing one and two layers of the model"):
+            planned = forecast.forecast(recipe)
+        present(args, planned.as_json, partial(forecast.show, planned))
         return
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1 or recipe.hardware.count > 1
     engine = args.engine or ("torchtitan" if several else "nextlong")
@@ -84,7 +82,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def _init(args: argparse.Namespace, path: Path) -> None:
-    if args.dry_run or args.machines or args.emit:
+    if args.dry_run or args.emit:
         option = "--dry-run" if not args.emit else f"--emit {' '.join(args.emit)}"
         raise NextlongError(
             f"init only writes the recipe; remove {option}, then run nextlong train {path} {option}"

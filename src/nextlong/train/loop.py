@@ -53,6 +53,7 @@ from nextlong.train.recipe import (
     micro_batches,
 )
 from nextlong.train.rows import flat, on_device
+from nextlong.train.sizes import Sizes, flops, sizes_of
 
 CHECKPOINTS: Final = "checkpoints"
 _OPTIMIZER: Final = "optimizer.pt"
@@ -85,7 +86,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         )
         model = models.make_model(recipe, ready.config, is_packed=is_packed)
         model = model.to(device)
-        sizes = forecast.sizes_of(ready.config)
+        sizes = sizes_of(ready.config)
         checked = models.check_model(model, recipe, device=device, is_packed=is_packed)
         for line in [
             f"model: {sizes.parameters:,} parameters",
@@ -166,7 +167,7 @@ class _Training:
         logs: metrics.Metrics,
         *,
         first_step: int,
-        sizes: forecast.Sizes,
+        sizes: Sizes,
         show: Callable[[metrics.TrainedStep, float], None],
     ) -> None:
         """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says.
@@ -352,13 +353,13 @@ class _Training:
             store.write_json(path, store.read_json(path) | {"dtype": name})
 
 
-def _flops(batches: Sequence[_Batch], sizes: forecast.Sizes) -> float:
+def _flops(batches: Sequence[_Batch], sizes: Sizes) -> float:
     """Return the operations of training on batches, whose rows may differ in their documents."""
     total = 0.0
     for batch in batches:
         ends = batch["document_bounds"]
         lengths = [last - first for first, last in pairwise(ends)]
-        total += forecast.flops(sizes, lengths)
+        total += flops(sizes, lengths)
     return total
 
 

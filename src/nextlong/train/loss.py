@@ -199,6 +199,7 @@ class _HeadLoss(torch.autograd.Function):  # type: ignore[misc]
                     state_gradients.append(state_gradient.to(states.dtype))
                 if trains_weight:
                     weight_gradient += _product(rounded.T, block_factor)
+                del rounded
         if bias_gradient is not None:
             bias_gradient = bias_gradient.to(bias.dtype)
         return (
