@@ -33,7 +33,7 @@ import numpy as np
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts.finished import TokensFiles
+from nextlong.artifacts.results import TokensFiles
 from nextlong.engine.local import LocalExecutor
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Artifacts, Step, Task, TaskResult, Work

@@ -25,7 +25,7 @@ import torch
 from encoders import files, model_path
 from gpu_parts import chunks_of
 from nextlong import pipeline, recipe
-from nextlong.artifacts.finished import ExecutionResult
+from nextlong.artifacts.results import ExecutionResult
 from nextlong.retrieval import batches, embed
 from nextlong.retrieval.encoders.base import kind_of
 

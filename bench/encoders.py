@@ -32,7 +32,7 @@ from nextlong.text import Json
 _LIBRARY = """
 import json, sys, time
 import numpy as np
-from nextlong.artifacts.lookup import iter_chunk_texts
+from nextlong.artifacts.corpus_files import iter_chunk_texts
 from sentence_transformers import SentenceTransformer
 given = json.load(sys.stdin)
 texts = [text for documents, chunks in given["shards"] for batch in iter_chunk_texts(documents, chunks) for text in batch.texts]
@@ -50,8 +50,8 @@ _TASKS = """
 import json, os, sys, tempfile, time
 from pathlib import Path
 from nextlong import recipe
-from nextlong.artifacts.lookup import count_chunks
-from nextlong.artifacts.finished import ExecutionResult
+from nextlong.artifacts.corpus_files import count_chunks
+from nextlong.artifacts.results import ExecutionResult
 from nextlong.retrieval import embed
 given = json.load(sys.stdin)
 execution = ExecutionResult.model_validate(given["execution"])

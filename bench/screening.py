@@ -25,7 +25,7 @@ import pyarrow as pa
 import xxhash
 
 import nextlong
-from nextlong.artifacts.finished import DraftFiles
+from nextlong.artifacts.results import DraftFiles
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import (
     ComparedDocument,

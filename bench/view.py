@@ -36,8 +36,8 @@ import pyarrow as pa
 import nextlong
 from measure import measure
 from nextlong import schemas
-from nextlong.artifacts import record
-from nextlong.artifacts.finished import ComposeFiles, ComposeResult
+from nextlong.artifacts import variant_records
+from nextlong.artifacts.results import ComposeFiles, ComposeResult
 from nextlong.engine.executor import SerialExecutor
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Step
@@ -122,7 +122,7 @@ def make(folder: Path, sequences: int, tokens: int) -> str:
     recipe = recipe_of(folder, tokens)
     done = dict(nextlong.run(recipe).steps)
     name = f"of-{sequences}"
-    if name not in record.variant_names(folder / "run"):
+    if name not in variant_records.variant_names(folder / "run"):
         compose = done["compose"]
         inputs = tuple(Step.of(done[own]) for own in compose.manifest["inputs"])
         task = partial(
@@ -148,7 +148,7 @@ def make(folder: Path, sequences: int, tokens: int) -> str:
                 },
             }
         )
-        record.write(many, done, folder / "run", name=name)
+        variant_records.write(many, done, folder / "run", name=name)
     return f"{folder / 'run'}@{name}"
 
 

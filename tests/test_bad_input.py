@@ -10,7 +10,7 @@ import pytest
 
 import nextlong
 from nextlong import schemas
-from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.corpus_files import read_chunks
 from nextlong.cli import main as cli_main
 from nextlong.sequences.tokenizer import train_bpe
 from tests.support.larger_cases import thorough

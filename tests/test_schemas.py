@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nextlong.artifacts.resolve import Resolved, joined, packed, sliced
+from nextlong.artifacts.blocks import Resolved, joined, packed, sliced
 
 BLOCK = Resolved(
     sequence_ids=["a", "b", "c"],

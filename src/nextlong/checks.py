@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from nextlong.artifacts import record
+from nextlong.artifacts import variant_names, variant_records
 from nextlong.artifacts.continuation import continuation_ids, ids_within
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.deduplicate import minhash_class
@@ -158,7 +158,7 @@ def check_input_files(recipe: Recipe, corpus: Corpus) -> None:
 
 def check_run_folder(recipe: Recipe, corpus: Corpus) -> None:
     """Raise RunError if a new run directory has files that no run made."""
-    record.check_folder(recipe.run_path)
+    variant_records.check_folder(recipe.run_path)
 
 
 # The run directory, once it is locked.
@@ -180,7 +180,7 @@ def check_same_documents(recipe: Recipe, corpus: Corpus) -> None:
         key.startswith("ingest.sources") for key in recipe.overridden
     )
     is_intended = recipe.name is not None or has_other_sources
-    if record.variant_names(run_dir) and not is_intended:
+    if variant_records.variant_names(run_dir) and not is_intended:
         listing.check_documents(recipe.ingest.sources, corpus.files, run_dir)
 
 
@@ -288,7 +288,9 @@ def check(
 def is_new(recipe: Recipe) -> bool:
     """Return whether no run of this recipe has finished in its run directory."""
     run_dir = recipe.run_path
-    return record.name_for(recipe, run_dir) not in record.variant_names(run_dir)
+    return variant_names.name_for(recipe, run_dir) not in variant_records.variant_names(
+        run_dir
+    )
 
 
 # Whether the corpus suffices.

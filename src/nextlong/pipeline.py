@@ -24,8 +24,8 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from nextlong.artifacts import record
-from nextlong.artifacts.finished import ChunkResult, IngestFiles, TokenizerResult
+from nextlong.artifacts import variant_names, variant_records
+from nextlong.artifacts.results import ChunkResult, IngestFiles, TokenizerResult
 from nextlong.checks import Corpus, check, is_new
 from nextlong.corpus.chunk import chunk_step
 from nextlong.corpus.decontaminate import decontaminate_steps
@@ -353,13 +353,13 @@ class Session:
             run_dir=self.recipe.run_path,
         )
 
-    def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
+    def make_variant(self) -> tuple[dict[str, Artifact], variant_records.Variant]:
         """Run all steps and record the variant.
 
         Returns the finished steps by name, and the variant.
         """
         recipe = self.recipe
-        name = record.name_for(recipe, recipe.run_path)
+        name = variant_names.name_for(recipe, recipe.run_path)
         done = self._compose()
         refuse_nothing(recipe, done)
         export_steps.check_names(recipe.export.formats, done)
@@ -371,7 +371,7 @@ class Session:
             sequences=recipe.compose.sequences,
         )
         done = self.run_steps(exporting, known=done)
-        variant = record.write(recipe, done, recipe.run_path, name=name)
+        variant = variant_records.write(recipe, done, recipe.run_path, name=name)
         return done, variant
 
     def _compose(self) -> dict[str, Artifact]:

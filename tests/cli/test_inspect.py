@@ -13,7 +13,7 @@ from rich.console import Console
 from tests.support.installed import REQUIRES, installed
 
 import nextlong
-from nextlong.artifacts import record
+from nextlong.artifacts import variant_records
 from nextlong.cli import inspect
 from nextlong.cli.main import main
 from nextlong.engine.executor import usable_cpus
@@ -26,7 +26,9 @@ from nextlong.report.tables import PipeConsole
 @pytest.fixture
 def variants(monkeypatch):
     monkeypatch.setattr(
-        record, "variant_names", lambda run_dir: ["base", "seed=1", "seed=2", "[x]"]
+        variant_records,
+        "variant_names",
+        lambda run_dir: ["base", "seed=1", "seed=2", "[x]"],
     )
 
 

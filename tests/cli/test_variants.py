@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.support.killed import kill_at_removal, kill_forked_at
 
 import nextlong
-from nextlong.artifacts import record
+from nextlong.artifacts import variant_records
 from nextlong.cli import inspect
 from nextlong.cli.main import main
 from nextlong.errors import RunError
@@ -209,14 +209,14 @@ def recipe(own, few_recipe, tmp_path):
 def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_variant(
     own, recipe, call
 ):
-    before = record.find(own)
+    before = variant_records.find(own)
     told = call("run", recipe, "--set", "compose.sequences=3")[1]
     facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
     assert facts["variant"].strip() == (
         f"sequences=3, opened as {own}@sequences=3, because of --set; {own} still opens base"
     )
     assert facts["inspect"].strip() == f"nextlong peek {own}@sequences=3"
-    assert record.find(own) == before
+    assert variant_records.find(own) == before
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
     for command, shown in (
         ("peek", "4 sequences"),
@@ -240,8 +240,8 @@ def test_settings_that_change_no_data_make_no_variant(own, recipe, call):
         "run", recipe, "--set", "workers=1", "--set", "compose.target_tokens=1024"
     )[1]
     assert "because of --set" not in told
-    assert record.variant_names(own) == NAMES
-    assert record.current(own) == "base"
+    assert variant_records.variant_names(own) == NAMES
+    assert variant_records.current(own) == "base"
 
 
 def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told(
@@ -518,8 +518,8 @@ def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, few_recipe, tmp_p
 
 
 def test_the_pages_of_a_variant_go_with_it(own, call):
-    names = [variant.name for variant in record.variants(own)]
-    current = record.current(own)
+    names = [variant.name for variant in variant_records.variants(own)]
+    current = variant_records.current(own)
     other = next(name for name in names if name != current)
     pages = (
         "report.html",
@@ -535,9 +535,11 @@ def test_the_pages_of_a_variant_go_with_it(own, call):
 
 
 def test_without_the_variant_that_run_dir_opens_it_opens_the_only_other_one(own, call):
-    current = record.current(own)
+    current = variant_records.current(own)
     stays = next(
-        variant.name for variant in record.variants(own) if variant.name != current
+        variant.name
+        for variant in variant_records.variants(own)
+        if variant.name != current
     )
     for page in ("report.html", f"report-{stays}.html"):
         shown = current if page == "report.html" else stays
@@ -551,7 +553,7 @@ def test_without_the_variant_that_run_dir_opens_it_opens_the_only_other_one(own,
     assert code == 0
     assert "report.html" in out
     assert ", 1 page, and the variants" in out
-    assert record.current(own) is None
+    assert variant_records.current(own) is None
     assert [page.name for page in own.glob("*.html")] == [f"report-{stays}.html"]
     assert nextlong.open(own).variant.name == stays
     assert f"{own} opens {stays}, its only variant" in " ".join(
@@ -599,13 +601,13 @@ def test_a_recipe_is_one_variant_from_everywhere_and_after_a_move(project, monke
     monkeypatch.chdir(project.parent)
     assert main(["run", "project/my.yaml", *SHORT]) == 0
     assert main(["run", str(project / "my.yaml"), *SHORT]) == 0
-    (name,) = record.variant_names(run)
+    (name,) = variant_records.variant_names(run)
     # The recorded recipe is that of the variant, from wherever it is run.
     assert main(["run", f"project/runs/my/variants/{name}.yaml"]) == 0
-    assert record.variant_names(run) == [name]
+    assert variant_records.variant_names(run) == [name]
     moved = project.rename(project.with_name("moved"))
     os.utime(moved / "pages.jsonl", (5, 5))
     assert main(["run", "moved/my.yaml", *SHORT]) == 0
     run = moved / "runs/my"
-    assert record.variant_names(run) == [name]
+    assert variant_records.variant_names(run) == [name]
     assert sorted(path.name for path in run.glob("[0-9][0-9]-*")) == folders

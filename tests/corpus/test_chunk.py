@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.arrow_files import write_documents
 
-from nextlong.artifacts.finished import ChunkResult
-from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
+from nextlong.artifacts.corpus_files import iter_chunk_texts, read_chunks
+from nextlong.artifacts.results import ChunkResult
 from nextlong.corpus.chunk import _chunk_shard, chunk_text
 
 TEXTS = st.text(alphabet=st.sampled_from("ab.  \n\n\r\té日🎉\u0301\x00א"), max_size=120)

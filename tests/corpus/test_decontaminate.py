@@ -16,7 +16,7 @@ from tests.support.larger_cases import thorough
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.corpus_files import read_chunks
 from nextlong.corpus.decontaminate import (
     _decontaminate_shard,
     _evaluation_grams,

@@ -13,7 +13,7 @@ from tests.support.web_archives import joined, page_of, response
 
 import nextlong
 from nextlong import pipeline, schemas
-from nextlong.artifacts.finished import ChunkResult, IngestResult
+from nextlong.artifacts.results import ChunkResult, IngestResult
 from nextlong.cli import main as cli_main
 from nextlong.corpus.deduplicate import NearDuplicatesResult
 from nextlong.corpus.filter_report import LeftOutResult, _same_ids, filter_report_step

@@ -9,7 +9,7 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.artifacts.finished import IngestResult
+from nextlong.artifacts.results import IngestResult
 from nextlong.corpus.ingest import (
     _check_rejects,
     _ingest_split,

@@ -11,7 +11,7 @@ from rich.console import Console
 from tests.support.larger_cases import thorough
 
 import nextlong
-from nextlong.artifacts.finished import ComposeResult
+from nextlong.artifacts.results import ComposeResult
 from nextlong.engine.progress import Lines
 from nextlong.methods.documents import separator_follows
 

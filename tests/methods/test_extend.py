@@ -7,7 +7,8 @@ from tests.support.arrow_files import write_arrow
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from nextlong import schemas
-from nextlong.artifacts.finished import CorpusFiles, DraftResult, ReferencedChunksResult
+from nextlong.artifacts.corpus_files import CorpusFiles
+from nextlong.artifacts.results import DraftResult, ReferencedChunksResult
 from nextlong.methods import extend
 from nextlong.methods.extend import (
     _Candidates,

@@ -9,7 +9,7 @@ import pytest
 from tests.support.text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 from nextlong import recipe
-from nextlong.artifacts.lookup import iter_chunk_texts
+from nextlong.artifacts.corpus_files import iter_chunk_texts
 from nextlong.errors import EncoderError
 from nextlong.retrieval import embed as embed_chunks
 from nextlong.retrieval.embed import EmbedResult, embed_rows

@@ -8,7 +8,7 @@ import pytest
 from tests.support.counted import total
 
 from nextlong import pipeline
-from nextlong.artifacts.lookup import iter_chunk_texts
+from nextlong.artifacts.corpus_files import iter_chunk_texts
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.shingles import hash_words
 from nextlong.retrieval.sample import read_queries

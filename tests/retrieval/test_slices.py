@@ -13,7 +13,7 @@ from tests.support.counted import counts_of, total
 from tests.support.text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
 from nextlong import pipeline, recipe
-from nextlong.artifacts.finished import ExecutionResult
+from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.runner import open_done
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import nextlong
-from nextlong.artifacts import record
+from nextlong.artifacts import variant_records
 from nextlong.cli.main import main
 from nextlong.engine import store
 from nextlong.export.publish import ExportFile
@@ -30,7 +30,7 @@ from nextlong.verify.run_files import StoredRun
 PLUGIN = """
 import json
 from nextlong.export.formats.base import Format, LoadingCode
-from nextlong.artifacts.finished import ShardResult
+from nextlong.artifacts.results import ShardResult
 
 def write(out, blocks, options):
     with open(f"{out}.lines", "w") as file:
@@ -189,7 +189,7 @@ def test_where_run_opens_another_variant_the_rows_move_with_it(
     changed = recipe_for(own, "compose.target_tokens=1024")
     nextlong.run(changed)
     data = own / "data"
-    assert record.current(own) == "target_tokens=1024"
+    assert variant_records.current(own) == "target_tokens=1024"
     assert "sequences of 1,024 tokens" in (data / "README.md").read_text("utf-8")
     assert "sequences of 2,048 tokens" in (data / "base" / "README.md").read_text(
         "utf-8"

@@ -11,8 +11,9 @@ from tests.support.open_files import is_released
 
 import nextlong
 from nextlong import schemas
-from nextlong.artifacts.finished import ComposeResult, CorpusFiles, TokenizerResult
-from nextlong.artifacts.lookup import TokenStore, count_chunks
+from nextlong.artifacts.corpus_files import CorpusFiles, count_chunks
+from nextlong.artifacts.results import ComposeResult, TokenizerResult
+from nextlong.artifacts.sequence_files import TokenStore
 from nextlong.errors import RunError
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout

@@ -19,7 +19,7 @@ from tokenizers import (
     trainers,
 )
 
-from nextlong.artifacts.finished import read_tokenizer
+from nextlong.artifacts.sequence_files import read_tokenizer
 from nextlong.sequences.tokenize import TextEncoder, _trial_texts, chars_before_loading
 from nextlong.sequences.tokenizer import _LLAMA3_PATTERN
 

@@ -17,8 +17,8 @@ from tests.support.spacing_tokenizers import made
 from tokenizers import models, pre_tokenizers
 
 from nextlong import pipeline, schemas
-from nextlong.artifacts.finished import read_tokenizer
-from nextlong.artifacts.lookup import iter_chunk_texts
+from nextlong.artifacts.corpus_files import iter_chunk_texts
+from nextlong.artifacts.sequence_files import read_tokenizer
 from nextlong.corpus.chunk import _chunk_shard
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Step

@@ -25,7 +25,8 @@ from tokenizers import (
 
 from nextlong import recipe, schemas
 from nextlong.artifacts.continuation import continuation_ids, ids_within
-from nextlong.artifacts.finished import TokenizerResult, read_tokenizer
+from nextlong.artifacts.results import TokenizerResult
+from nextlong.artifacts.sequence_files import read_tokenizer
 from nextlong.checks import Corpus, check
 from nextlong.corpus.chunk import _chunk_shard, chunk_text
 from nextlong.engine.step import Step

@@ -5,7 +5,7 @@ from itertools import chain
 
 import numpy as np
 
-from nextlong.artifacts.resolve import Resolved, packed
+from nextlong.artifacts.blocks import Resolved, packed
 from nextlong.export.formats.base import Options, format_of
 
 DOMAINS = ["wiki", "law-é", "C++", "", "代码"]

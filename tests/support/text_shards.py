@@ -9,7 +9,7 @@ import pyarrow as pa
 import xxhash
 
 from nextlong import recipe, schemas
-from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.corpus.chunk import _chunk_shard
 from nextlong.retrieval.encoders.lsa import FitResult, fit_on_chunks
 

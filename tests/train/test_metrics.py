@@ -123,7 +123,7 @@ def train(recipe, console):
 def row_of(spans, tokens):
     import torch
 
-    from nextlong.artifacts.resolve import SPANS
+    from nextlong.artifacts.rows import SPANS
     from nextlong.train.rows import TrainingRow
 
     made = np.zeros(len(spans), SPANS)

@@ -26,7 +26,7 @@ from tests.support.exported_runs import (
 )
 
 from nextlong import pipeline
-from nextlong.artifacts import record
+from nextlong.artifacts import variant_records
 from nextlong.export.arrange import packed as packed_rows
 from nextlong.runs import export as runs_export
 from nextlong.schemas import SEQUENCE_INDEX
@@ -308,7 +308,7 @@ def test_the_exports_of_every_variant_are_verified_with_the_run(run, recipe_for)
         "compose.min_meta_chunks=2",
         "export.formats=[mds]",
     ]
-    other = record.find(run).name
+    other = variant_records.find(run).name
     pipeline.run(recipe_for(run, *sizes, "workers=1"))
     outcomes = {outcome.check: outcome for outcome in verify(run, sample=0)}
     assert {
@@ -318,7 +318,7 @@ def test_the_exports_of_every_variant_are_verified_with_the_run(run, recipe_for)
     } == {}
     assert outcomes["mds rows"].checked == 3
     assert outcomes[f"{other}: parquet rows"].checked == SEQUENCES
-    folder = run / record.find(f"{run}@{other}").steps["parquet"]
+    folder = run / variant_records.find(f"{run}@{other}").steps["parquet"]
     change_parquet(folder, in_row(2, lambda row: row["input_ids"].__setitem__(7, 600)))
     found = {
         outcome.check: outcome.examples

@@ -27,7 +27,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.record import INPUTS
+from nextlong.artifacts.variant_records import INPUTS
 from nextlong.checks import Corpus, check_tokenizer, count_tokens
 from nextlong.cli.columns import (
     MAX_FILES,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nextlong
-from nextlong.artifacts import record
+from nextlong.artifacts import variant_names, variant_records
 from nextlong.cli.common import (
     check_folder_of,
     check_installed,
@@ -45,7 +45,7 @@ def matching(named: Path) -> list[str]:
     if not head or not set("*?") & set(pattern):
         return [str(named)]
     run_dir = Path(head).expanduser()
-    known = record.variant_names(run_dir)
+    known = variant_records.variant_names(run_dir)
     names = [name for name in known if fnmatchcase(name, pattern)]
     if not known and not run_dir.is_dir():
         raise NextlongError(f"{named}: {head} does not exist; name a run directory")
@@ -258,7 +258,7 @@ def doctor(args: argparse.Namespace) -> int:
 
 def _run_dir(named: Path) -> Path:
     """Return the run directory. Raises NextlongError for RUN@NAME: list and gc work on all variants."""
-    run_dir, variant = record.split_name(named)
+    run_dir, variant = variant_records.split_name(named)
     if variant is not None and run_dir.is_dir():
         raise NextlongError(
             f"{named} is one variant; name its run directory: {run_dir}"
@@ -278,11 +278,11 @@ def list_command(args: argparse.Namespace) -> None:
         opens = f"has no variant of the recipe's own settings; run the recipe, or name a variant: {run_dir}@NAME"
         if own is not None:
             others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
-            is_own = own == record.current(run_dir)
+            is_own = own == variant_records.current(run_dir)
             what = "the recipe's own settings" if is_own else "its only variant"
             opens = f"opens {own}, {what}{others}"
         tables.say(f"{run_dir} {opens}", shown)
-        if unfinished := record.unfinished_steps(run_dir):
+        if unfinished := variant_records.unfinished_steps(run_dir):
             tables.say(unfinished, shown)
         if waste := variants.find_waste(run_dir, variants.choose(run_dir)[0]):
             unused = f"{_size(sum(one.bytes for one in waste))} belong to no variant"
@@ -321,7 +321,8 @@ def _show(listed: Sequence[Listed], shown: Console) -> None:
             (
                 "differs in",
                 ", ".join(
-                    f"{key}={record.word(value)}" for key, value in one.differs.items()
+                    f"{key}={variant_names.word(value)}"
+                    for key, value in one.differs.items()
                 ),
             ),
             (

@@ -128,13 +128,16 @@ def run_recipe(
     changed_inputs: Literal["refuse", "accept"] = "refuse",
 ) -> None:
     """Run or resume a recipe, print what it wrote and where, and leave a report; with `--json`, progress goes to standard error."""
-    from nextlong.artifacts import record
+    from nextlong.artifacts import variant_names, variant_records
     from nextlong.report import summary, tables
     from nextlong.report.page import write as write_page
     from nextlong.runs.export import run
 
     shown, run_dir = console(stderr=args.json), recipe.run_path
-    before, name = record.opened(run_dir), record.name_for(recipe, run_dir)
+    before, name = (
+        variant_records.opened(run_dir),
+        variant_names.name_for(recipe, run_dir),
+    )
     if not recipe.overridden and before not in (None, name):
         message = f"{run_dir} opens the variant {before} until this run has finished, and {name} from then on"
         tables.say(message, console(stderr=True))
@@ -156,11 +159,11 @@ def run_recipe(
 
 def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
     """Return the name of a variant, how to open it, and what `RUN` opens; "" for the only variant of the recipe's settings."""
-    from nextlong.artifacts import record
+    from nextlong.artifacts import variant_names, variant_records
 
     name, run_dir = made.variant.name, made.path
     if recipe.overridden:
-        opens = record.opened(run_dir)
+        opens = variant_records.opened(run_dir)
         if opens is None:
             kept = f"{run_dir} opens no variant until the recipe runs without --set"
         elif opens == name:
@@ -169,7 +172,7 @@ def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
             kept = f"{run_dir} still opens {opens}"
         hint = (
             ""
-            if recipe.name or len(name) <= record.LONG_NAME
+            if recipe.name or len(name) <= variant_names.LONG_NAME
             else "; --name NAME gives it a shorter name"
         )
         return f"{name}, opened as {made.variant.named}, because of --set; {kept}{hint}"

@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from nextlong import arguments, schemas
-from nextlong.artifacts.finished import ChunkResult, IngestFiles
-from nextlong.artifacts.lookup import record_batches
+from nextlong.artifacts.corpus_files import record_batches
+from nextlong.artifacts.results import ChunkResult, IngestFiles
 from nextlong.corpus.select import SelectFiles
 from nextlong.engine.step import Step, each_shard
 from nextlong.recipe.keys import Chunk

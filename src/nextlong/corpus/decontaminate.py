@@ -27,8 +27,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import ChunkFiles, ChunkResult, IngestFiles
-from nextlong.artifacts.lookup import read_chunks, record_batches
+from nextlong.artifacts.corpus_files import read_chunks, record_batches
+from nextlong.artifacts.results import ChunkFiles, ChunkResult, IngestFiles
 from nextlong.engine.step import (
     Artifacts,
     OnlyFile,

@@ -21,8 +21,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import IngestFiles
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.results import IngestFiles
 from nextlong.corpus.select import SelectFiles
 from nextlong.engine.step import (
     Artifacts,
@@ -170,7 +170,7 @@ def _minhash_shard(
     signatures = np.lib.format.open_memmap(
         path, mode="w+", dtype=np.uint32, shape=shape
     )
-    for first, batch in lookup.record_batches(
+    for first, batch in corpus_files.record_batches(
         documents
     ):  # rows that are not kept stay 0
         rows = np.flatnonzero(kept[first : first + batch.num_rows])
@@ -296,7 +296,7 @@ def _similar_pairs(
     same = np.flatnonzero(keys[1:] == keys[:-1])
     shared[same] = shared[same + 1] = True
     keys, ids = keys[shared], ids[shared]
-    order = np.lexsort((lookup.array_rows(ids, files["hashes"]), keys))
+    order = np.lexsort((corpus_files.array_rows(ids, files["hashes"]), keys))
     keys, ids = keys[order], ids[order]
     # `heads` are the first positions of the runs, `follows` all others, `leaders` the head of each of these.
     follows = np.flatnonzero(keys[1:] == keys[:-1]) + 1
@@ -315,7 +315,7 @@ def _similar_pairs(
     for start in range(0, len(pairs), _COMPARED_PAIRS):
         part = pairs[start : start + _COMPARED_PAIRS]
         one, other = (
-            lookup.array_rows(column, files["signatures"]) for column in part.T
+            corpus_files.array_rows(column, files["signatures"]) for column in part.T
         )
         similar[start : start + len(part)] = (one == other).sum(
             axis=1
@@ -341,14 +341,14 @@ def _keep_longest(
     # Members of a cluster, longest first (of equally long ones, smallest hash first): only the first is kept.
     order = np.lexsort(
         (
-            lookup.array_rows(members, hashes),
-            -lookup.array_rows(members, chars),
+            corpus_files.array_rows(members, hashes),
+            -corpus_files.array_rows(members, chars),
             clusters,
         )
     )
     of_member = clusters[order]
     removed = np.sort(members[order][1:][of_member[1:] == of_member[:-1]])
-    removed_rows = dict(lookup.by_shard(removed)[0])
+    removed_rows = dict(corpus_files.by_shard(removed)[0])
     for shard, path in enumerate(keep):
         kept = np.load(path)
         kept[removed_rows.get(shard, [])] = False
@@ -381,7 +381,7 @@ def _connected(pairs: Sequence[Path]) -> tuple[NDArray[np.int64], NDArray[np.int
     # Similar documents agree on several bands, so the pairs are many times their ids. Files are joined block by block, and what
     # the blocks before have connected is one pair for each id: memory grows with the ids, not with the pairs.
     members, clusters = np.empty(0, np.int64), np.empty(0, np.int64)
-    for first, last in lookup.runs_within(
+    for first, last in corpus_files.runs_within(
         [path.stat().st_size for path in pairs], _HELD_PAIR_BYTES
     ):
         _, representatives = np.unique(clusters, return_index=True)

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import IngestFiles, IngestResult
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.results import IngestFiles, IngestResult
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.deduplicate import NearDuplicatesFiles, NearDuplicatesResult
 from nextlong.corpus.select import SelectFiles, SelectResult
@@ -135,7 +135,7 @@ def _write_filter_report(
     found = sum((Counter(part.reject_reasons) for part in ingested), Counter[str]())
     examples_of: dict[str, list[Example]] = {kind: [] for kind in found}
     for path in IngestFiles.of(done).rejects if found else ():
-        for row in next(lookup.record_batches(path))[1].to_pylist():
+        for row in next(corpus_files.record_batches(path))[1].to_pylist():
             kind, _, detail = row["reason"].partition(": ")
             if len(examples_of[kind]) < _EXAMPLES:
                 examples_of[kind].append(
@@ -258,7 +258,7 @@ def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[Le
             schemas.pack_ids(shard, rows).tolist() if len(dropped) < _EXAMINED else []
         )
     # (n,) the compared hash of each of them; all shards are searched for other documents with one of these hashes.
-    dropped_hashes = lookup.array_rows(np.array(dropped, np.int64), all_compared)
+    dropped_hashes = corpus_files.array_rows(np.array(dropped, np.int64), all_compared)
     # For each compared hash, the kept document: source, content hash, id.
     kept: dict[int, tuple[int, int, int]] = {}
     for shard, (compared_path, hash_path) in enumerate(
@@ -316,11 +316,11 @@ def _examples(
         return ()
     places = list(_spread(range(len(doc_ids))))
     names_of_others = (
-        lookup.source_ids(np.array(others)[places], documents).tolist()
+        corpus_files.source_ids(np.array(others)[places], documents).tolist()
         if others
         else [""] * len(places)
     )
-    columns = lookup.document_columns(
+    columns = corpus_files.document_columns(
         np.array(doc_ids)[places], documents, ("source_id", "source", "text")
     )
     rows = zip(
@@ -361,7 +361,7 @@ def _same_ids(
         doc_ids += schemas.pack_ids(shard, np.flatnonzero(has_id)).tolist()
         if len(doc_ids) > 1:
             break
-    names, sources, texts = lookup.document_columns(
+    names, sources, texts = corpus_files.document_columns(
         np.array(doc_ids[:2]), documents, ("source_id", "source", "text")
     )
     heads = (" ".join(text[:_ID_HEAD_CHARS].split()) for text in texts.tolist())

@@ -26,7 +26,7 @@ import orjson
 import pyarrow as pa
 import xxhash
 
-from nextlong.artifacts.finished import IngestResult
+from nextlong.artifacts.results import IngestResult
 from nextlong.corpus.select import Exclusion, exclusions_of
 from nextlong.corpus.splits import LineCountResult, Parts, Splits, numbered
 from nextlong.engine.step import Artifact, Artifacts, Step, Task

@@ -24,7 +24,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import IngestFiles, IngestResult
+from nextlong.artifacts.results import IngestFiles, IngestResult
 from nextlong.corpus.splits import Splits
 from nextlong.engine.step import (
     Artifacts,

@@ -21,8 +21,8 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import SequenceFiles
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.sequence_files import SequenceFiles
 from nextlong.engine.step import Artifacts, TaskResult
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.rng import keyed_hash, threshold_for
@@ -119,8 +119,8 @@ def arrange_rows(
                 chunks[name].get(run.corpus_id, chunk_ids), chunk_ids
             )
             if len(chunk_ids):
-                doc_ids = lookup.documents_of(chunk_ids, run.corpus.chunks)
-                hashes_of[name].append(lookup.array_rows(doc_ids, run.hashes))
+                doc_ids = corpus_files.documents_of(chunk_ids, run.corpus.chunks)
+                hashes_of[name].append(corpus_files.array_rows(doc_ids, run.hashes))
     documents = {
         name: len(np.unique(np.concatenate(hashes))) if hashes else 0
         for name, hashes in hashes_of.items()

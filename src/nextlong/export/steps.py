@@ -19,15 +19,26 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artifacts import lookup, resolve
-from nextlong.artifacts.finished import (
-    SequenceFiles,
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.blocks import (
+    Resolved,
+    Wanted,
+    domains_of,
+    joined,
+    joined_names,
+    of_documents,
+    packed,
+    resolve_table,
+    sliced,
+)
+from nextlong.artifacts.results import (
     ShardResult,
     TokenizerFiles,
     TokenizerResult,
     chunks_of,
     sequences_per_part,
 )
+from nextlong.artifacts.sequence_files import SequenceFiles
 from nextlong.engine import store
 from nextlong.engine.step import (
     Artifacts,
@@ -305,18 +316,18 @@ def _shard_bounds(
                     for name in ("chunk_id", "role")
                 ]
                 chunk_ids, roles = (column.values.to_numpy() for column in lists)
-                domains[some] = resolve.domains_of(
+                domains[some] = domains_of(
                     chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus
                 )
         of_rows = [
-            resolve.joined_names(domains[first:last].tolist())
+            joined_names(domains[first:last].tolist())
             for first, last in pairwise(offsets.tolist())
         ]
         sizes = made.shard_rows(
             RowSizes(row_tokens, np.diff(offsets), of_rows), options
         )
         return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
-    runs = lookup.runs_within(ID_BYTES * row_tokens, options.shard_bytes)
+    runs = corpus_files.runs_within(ID_BYTES * row_tokens, options.shard_bytes)
     bounds = [0, *(last for _, last in runs)]
     return _without_small_files(bounds, min_rows=made.min_shard_rows)
 
@@ -349,7 +360,7 @@ def _export_shard(
     made, row_offsets = format_of(name), np.load(offsets)[rows[0] : rows[1] + 1]
     blocks = _read_rows(np.load(index), row_offsets, origins, wanted=made.wanted)
     if options.keys.get("boundaries") == "document":
-        blocks = map(resolve.of_documents, blocks)
+        blocks = map(of_documents, blocks)
     written = made.write(out, blocks, options)
     if not isinstance(written, made.result):
         raise FORMATS.broken(
@@ -371,15 +382,15 @@ def _read_rows(
     offsets: NDArray[np.int64],
     origins: Sequence[SequenceFiles],
     *,
-    wanted: resolve.Wanted,
-) -> Iterator[resolve.Resolved]:
+    wanted: Wanted,
+) -> Iterator[Resolved]:
     """Yield blocks of rows, of about eight million tokens; row i has the sequences index[offsets[i]:offsets[i + 1]]."""
     row_tokens = np.diff(np.append(0, np.cumsum(index["length"]))[offsets])
-    for first, last in lookup.runs_within(row_tokens, _BLOCK_TOKENS):
+    for first, last in corpus_files.runs_within(row_tokens, _BLOCK_TOKENS):
         sequences = index[offsets[first] : offsets[last]]
         runs = sequences["run"]
         of_runs = {
-            run: resolve.resolve_table(
+            run: resolve_table(
                 _table(sequences[runs == run], origins[run]),
                 origins[run],
                 wanted=wanted,
@@ -393,11 +404,11 @@ def _read_rows(
             for stretch in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
                 run = int(stretch[0])
                 stretches.append(
-                    resolve.sliced(of_runs[run], seen[run], seen[run] + len(stretch))
+                    sliced(of_runs[run], seen[run], seen[run] + len(stretch))
                 )
                 seen[run] += len(stretch)
-            block = resolve.joined(stretches)
-        yield resolve.packed(block, offsets[first : last + 1] - offsets[first])
+            block = joined(stretches)
+        yield packed(block, offsets[first : last + 1] - offsets[first])
 
 
 def _table(sequences: NDArray[Any], origin: SequenceFiles) -> pa.Table:

@@ -27,18 +27,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import (
-    DraftResult,
-    TokenizerFiles,
-    TokensFiles,
-    corpus,
-    special_ids,
-)
-from nextlong.artifacts.lookup import (
-    ranges,
-    read_chunks,
-    record_batches,
-)
+from nextlong.artifacts.corpus_files import corpus, ranges, read_chunks, record_batches
+from nextlong.artifacts.results import DraftResult, TokenizerFiles, TokensFiles
+from nextlong.artifacts.sequence_files import special_ids
 from nextlong.engine.step import (
     Artifact,
     Artifacts,

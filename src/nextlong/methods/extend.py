@@ -30,14 +30,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import (
-    CorpusFiles,
-    DraftResult,
-    TokenizerFiles,
-    TokenizerResult,
-    corpus,
-)
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.corpus_files import CorpusFiles, corpus
+from nextlong.artifacts.results import DraftResult, TokenizerFiles, TokenizerResult
 from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.methods.base import method_of
@@ -383,7 +378,7 @@ def _draft_block(
     """Write `{out}.drafts.arrow`: drafts of the META_DOCUMENTS `rows` that fit T; `filters`: SHINGLES and WEIGHTS."""
     # The n meta-documents of the block in sampled order; `own_texts`, (n,), has the chunk texts of each.
     metas = np.load(rows[0])[slice(*rows[1:])]  # (n,) META_DOCUMENTS
-    own_chunks = lookup.ranges(metas["first_chunk"], metas["chunks"])
+    own_chunks = corpus_files.ranges(metas["first_chunk"], metas["chunks"])
     texts = text.texts(own_chunks).tolist()  # (chunks of all n,)
     begins = text.begins(own_chunks).tolist()
     bounds = np.concatenate([[0], np.cumsum(metas["chunks"])])  # (n + 1,)
@@ -441,8 +436,12 @@ def _draft_block(
                     ordered, prefixes_of(ordered), np.empty((0, 2), np.int64)
                 )
             else:
-                rule = filters[0], lookup.opened(filters[1]), rules.mine.near_duplicates
-                known_pairs = kept_pairs(lookup.file_version(filters[1]), rule[2])
+                rule = (
+                    filters[0],
+                    corpus_files.opened(filters[1]),
+                    rules.mine.near_duplicates,
+                )
+                known_pairs = kept_pairs(corpus_files.file_version(filters[1]), rule[2])
                 found = _filter_near_duplicates(
                     ordered,
                     prefixes_of,
@@ -564,7 +563,7 @@ def _ordered_candidates(
     if (
         negatives.origin == "meta-chunk"
     ):  # repeat each meta-chunk as its own negative, as often as the draft needs
-        sizes = lookup.chunk_chars(own_chunks, chunks)
+        sizes = corpus_files.chunk_chars(own_chunks, chunks)
         chars = target_chars * compose.draft_factor / len(own_chunks)
         times = np.ceil(chars / np.maximum(sizes, 1)).astype(np.int64) + 1
         own, lengths = (
@@ -581,15 +580,15 @@ def _ordered_candidates(
         total = sum(shards.rows)
         drawn = _Candidates([], [], [])
         for query_D, like in zip(
-            lookup.vectors(own_chunks, vectors), retrieved.ids, strict=True
+            corpus_files.vectors(own_chunks, vectors), retrieved.ids, strict=True
         ):
             ids = shards.ids_at(rng.permutation(total)[: len(like) + len(own_chunks)])
             ids = ids[~np.isin(ids, own_chunks)][: len(like)]
             drawn.ids.append(ids)
             drawn.scores.append(
-                (lookup.vectors(ids, vectors) @ query_D).astype(np.float32)
+                (corpus_files.vectors(ids, vectors) @ query_D).astype(np.float32)
             )
-            drawn.chars.append(lookup.chunk_chars(ids, chunks))
+            drawn.chars.append(corpus_files.chunk_chars(ids, chunks))
         retrieved = drawn
     if mine.max_similarity is not None:
         retrieved = retrieved.picked(
@@ -629,7 +628,7 @@ def _read_candidates(
         neighbours.values.to_numpy(),
         scores.values.to_numpy(),
     )
-    chars = lookup.chunk_chars(ids, chunks) if len(ids) else ids
+    chars = corpus_files.chunk_chars(ids, chunks) if len(ids) else ids
     query = 0
     for count in chunks_per_meta.tolist():
         pieces = [

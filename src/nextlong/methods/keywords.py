@@ -37,8 +37,8 @@ import pyarrow as pa
 import xxhash
 from pydantic import Field
 
-from nextlong.artifacts.finished import ChunkFiles, IngestFiles
-from nextlong.artifacts.lookup import read_chunks, record_batches
+from nextlong.artifacts.corpus_files import read_chunks, record_batches
+from nextlong.artifacts.results import ChunkFiles, IngestFiles
 from nextlong.engine import store
 from nextlong.engine.executor import Resources, granted_gpus
 from nextlong.engine.step import ShardFiles, Step, StepFiles, TaskResult, each_shard

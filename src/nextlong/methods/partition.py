@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import DraftResult
+from nextlong.artifacts.results import DraftResult
 from nextlong.engine.step import (
     Artifacts,
     ShardFiles,

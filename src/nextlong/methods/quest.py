@@ -32,7 +32,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.artifacts.lookup import ranges
+from nextlong.artifacts.corpus_files import ranges
 from nextlong.methods.base import (
     Citation,
     CorpusArrays,

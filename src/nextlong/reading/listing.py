@@ -26,8 +26,8 @@ import orjson
 from fsspec import AbstractFileSystem
 from fsspec.utils import glob_translate
 
-from nextlong.artifacts.finished import IngestResult
-from nextlong.artifacts.record import INPUTS
+from nextlong.artifacts.results import IngestResult
+from nextlong.artifacts.variant_records import INPUTS
 from nextlong.engine import store
 from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError, RunError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict
 
-from nextlong.artifacts.finished import (
+from nextlong.artifacts.results import (
     ChunkResult,
     DraftResult,
     IngestResult,

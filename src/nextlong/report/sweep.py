@@ -19,7 +19,7 @@ import yaml
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.artifacts.record import name_for, word
+from nextlong.artifacts.variant_names import name_for, word
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done

@@ -21,15 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import ChunkFiles, ExecutionResult, corpus
-from nextlong.artifacts.lookup import (
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.corpus_files import (
     chunk_names,
+    corpus,
     count_chunks,
     iter_chunk_texts,
     read_chunks,
     runs_within,
 )
+from nextlong.artifacts.results import ChunkFiles, ExecutionResult
 from nextlong.engine.step import (
     Artifacts,
     Join,
@@ -144,7 +145,7 @@ def _write_vectors(
     rows, chunks = embedded_rows(path, shortlist), count_chunks(path)
     written = done = 0
     with open(f"{out}.vectors.npy", "wb") as file:
-        lookup.write_header(file, np.dtype("<f2"), chunks, dimensions)
+        corpus_files.write_header(file, np.dtype("<f2"), chunks, dimensions)
         for block in blocks:
             places = rows[done : done + len(block)] - written
             spread = np.zeros((int(places[-1]) + 1, dimensions), "<f2")
@@ -194,7 +195,7 @@ def average_shard(
     )
     chunk_vectors = np.load(vectors, mmap_mode="r")
     with open(f"{out}.document_vectors.npy", "wb") as file:
-        lookup.write_header(
+        corpus_files.write_header(
             file, np.dtype("<f2"), len(doc_rows), chunk_vectors.shape[1]
         )
         ends = np.append(0, np.cumsum(counts))

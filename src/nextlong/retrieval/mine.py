@@ -23,7 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
+from nextlong.artifacts import corpus_files
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import (
     Artifacts,
@@ -85,7 +85,7 @@ class _Scans(NamedTuple):
 def _corpus_blocks(vectors: _Paths) -> list[range]:
     """Return the shards of each block of the corpus; none where one holds all."""
     sizes = [path.stat().st_size for path in vectors]
-    bounds = lookup.runs_within(sizes, BLOCK_BYTES)
+    bounds = corpus_files.runs_within(sizes, BLOCK_BYTES)
     blocks = [range(first, last) for first, last in bounds]
     return blocks if len(blocks) > 1 else []
 
@@ -106,7 +106,7 @@ def _find_least_scores(
     shards = VectorShards(vectors)
     ids, exclude, _ = read_queries(*queries)
     min_scores_Q = exact_cpu.guess_kth(
-        lookup.vectors(ids, vectors),
+        corpus_files.vectors(ids, vectors),
         shards,
         k=k,
         exclude_Q2=exclude,
@@ -134,7 +134,7 @@ def _scan_block(
     for low in range(0, len(query_ids), _BATCH):
         part = slice(low, low + _BATCH)
         part_ids, part_scores = index.search(
-            lookup.vectors(query_ids[part], vectors),
+            corpus_files.vectors(query_ids[part], vectors),
             k,
             exclude=exclude[part],
             min_scores_Q=min_scores_Q[part],
@@ -175,7 +175,7 @@ def _mine_block(
     ):
         for low in range(0, len(ids), _BATCH):
             part = slice(low, low + _BATCH)
-            queries_QD = lookup.vectors(ids[part], index.vectors)
+            queries_QD = corpus_files.vectors(ids[part], index.vectors)
             if scans is None:
                 found = opened_index.search(queries_QD, k, exclude=exclude[part])
             else:
@@ -241,8 +241,8 @@ class _BlockNeighbours(NamedTuple):
         all_ends = np.load(f"{stem}.ends.npy", mmap_mode="r")
         ends = all_ends[first : first + count + 1]
         rows = slice(ends[0], ends[-1])
-        ids = lookup.opened(Path(f"{stem}.ids.npy"))
-        scores = lookup.opened(Path(f"{stem}.scores.npy"))
+        ids = corpus_files.opened(Path(f"{stem}.ids.npy"))
+        scores = corpus_files.opened(Path(f"{stem}.scores.npy"))
         return cls(ends - ends[0], ids[rows], scores[rows])
 
     def of_query(self, query: int) -> slice:

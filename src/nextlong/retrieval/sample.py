@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import IngestFiles, chunk_files
-from nextlong.artifacts.lookup import ranges, read_chunks
+from nextlong.artifacts.corpus_files import ranges, read_chunks
+from nextlong.artifacts.results import IngestFiles, chunk_files
 from nextlong.engine.step import (
     Artifact,
     Artifacts,

@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import finished, lookup
-from nextlong.artifacts.lookup import (
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.corpus_files import (
     chunk_keys,
     count_chunks,
     iter_chunk_texts,
@@ -107,7 +107,7 @@ _Shard = tuple[Path, Path]  # the DOCUMENTS and the CHUNKS of a shard
 
 
 def _count_words(
-    out: Path, *, corpus: finished.CorpusFiles, sampled: int, seed: int
+    out: Path, *, corpus: corpus_files.CorpusFiles, sampled: int, seed: int
 ) -> _WordsResult:
     """Count the words of a sample of all chunks; write a _Vocabulary and `{out}.sample.npz`, BM25 weights, CSR (V, chunks)."""
     from scipy import sparse
@@ -141,7 +141,7 @@ def _choose_words(
     *,
     meta_documents: Path,
     rows: slice,
-    corpus: finished.CorpusFiles,
+    corpus: corpus_files.CorpusFiles,
     words: _Counted,
     share: int,
 ) -> TaskResult:
@@ -156,7 +156,9 @@ def _choose_words(
         _read_vocabulary(words),
         words,
     )
-    texts = corpus.texts(lookup.ranges(metas["first_chunk"], metas["chunks"])).tolist()
+    texts = corpus.texts(
+        corpus_files.ranges(metas["first_chunk"], metas["chunks"])
+    ).tolist()
     counts = _count_known(*_hash_texts(texts), vocabulary.hashes)
     # Keep the words of each query with the highest weights; equal weights in the order of the vocabulary.
     weights, chosen = (
@@ -235,9 +237,9 @@ def _mark_shard(
                 ] |= _SHORTLISTED
     metas = np.load(meta_documents)
     metas = metas[schemas.shard_of(metas["first_chunk"]) == shard]
-    marks[schemas.row_of(lookup.ranges(metas["first_chunk"], metas["chunks"]))] |= (
-        _SHORTLISTED
-    )
+    marks[
+        schemas.row_of(corpus_files.ranges(metas["first_chunk"], metas["chunks"]))
+    ] |= _SHORTLISTED
     np.save(f"{out}.shortlist.npy", marks)
     return _ShortlistResult(chunks=len(marks), embedded=int(np.count_nonzero(marks)))
 
@@ -247,7 +249,7 @@ def embedded_rows(chunks: Path, shortlist: Path | None) -> NDArray[np.int64]:
     return (
         np.arange(count_chunks(chunks))
         if shortlist is None
-        else np.flatnonzero(lookup.opened(shortlist))
+        else np.flatnonzero(corpus_files.opened(shortlist))
     )
 
 
@@ -255,7 +257,7 @@ def judge_shortlist(
     neighbours: Sequence[NDArray[np.int64]], shortlist: Sequence[Path]
 ) -> tuple[int, int]:
     """Return how many queries have a control chunk as neighbour, and for how many the nearest one is shortlisted."""
-    marks = lookup.array_rows(
+    marks = corpus_files.array_rows(
         np.concatenate([np.empty(0, np.int64), *neighbours]), shortlist
     )
     query_of = np.repeat(np.arange(len(neighbours)), [len(row) for row in neighbours])
@@ -351,7 +353,7 @@ def _scores(
     postings = np.concatenate(
         [[0], np.cumsum(np.diff(weights.indptr)[queries.indices])]
     )[queries.indptr]
-    for first, last in lookup.runs_within(np.diff(postings), _PRODUCTS_AT_ONCE):
+    for first, last in corpus_files.runs_within(np.diff(postings), _PRODUCTS_AT_ONCE):
         yield first, queries[first:last] @ weights
 
 
@@ -395,7 +397,7 @@ def shortlist_steps(
         return [
             partial(
                 _count_words,
-                corpus=finished.corpus(done),
+                corpus=corpus_files.corpus(done),
                 sampled=SAMPLED_CHUNKS,
                 seed=seed,
             )
@@ -412,7 +414,7 @@ def shortlist_steps(
             compose, mine, chunks=sample.chunks, chunk_chars=chars, meta_documents=drawn
         )
         each = partial(
-            _choose_words, corpus=finished.corpus(done), share=share, **shared
+            _choose_words, corpus=corpus_files.corpus(done), share=share, **shared
         )
         return [
             partial(each, rows=slice(*some))
@@ -421,7 +423,7 @@ def shortlist_steps(
 
     def mark(done: Artifacts) -> list[Task]:
         text, least = (
-            finished.corpus(done),
+            corpus_files.corpus(done),
             ShortlistQueriesFiles.of(done).min_scores,
         )
         stems = [path.with_name(path.name.removesuffix(".least.npy")) for path in least]

@@ -20,8 +20,8 @@ from typing import Final, NamedTuple
 import jinja2
 import xxhash
 
-from nextlong.artifacts import record
-from nextlong.artifacts.finished import ShardResult, TokenizerResult
+from nextlong.artifacts import variant_records
+from nextlong.artifacts.results import ShardResult, TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact, Artifacts
 from nextlong.export import steps as export_steps
@@ -120,7 +120,7 @@ class Exported:
         mix = (
             f"{data_folder.MIX}{names}-{self.done['rows'].manifest['fingerprint'][:8]}"
         )
-        return self.runs[0].path / record.DATA / mix
+        return self.runs[0].path / variant_records.DATA / mix
 
     @property
     def room(self) -> int:
@@ -633,10 +633,10 @@ def _spread(spread: Spread | None, form: str) -> str:
 
 def write_index(run_dir: Path) -> None:
     """Write `data/README.md` if no variant has its data card there, so that `load_dataset(DATA, NAME)` works."""
-    data = run_dir / record.DATA
-    if record.current(run_dir) is not None or not data.is_dir():
+    data = run_dir / variant_records.DATA
+    if variant_records.current(run_dir) is not None or not data.is_dir():
         return
-    variants = record.variants(run_dir)
+    variants = variant_records.variants(run_dir)
     laid = {
         variant.name: {one.format.name: one for one in _laid_in(data / variant.name)}
         for variant in variants
@@ -664,7 +664,7 @@ def write_index(run_dir: Path) -> None:
         f"| `{name}/` | {', '.join(of_variant)} |" for name, of_variant in laid.items()
     ]
     load = (
-        f'; `datasets.load_dataset("{record.DATA}", "{configs[0]["config_name"]}")` loads one'
+        f'; `datasets.load_dataset("{variant_records.DATA}", "{configs[0]["config_name"]}")` loads one'
         if configs
         else ""
     )

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from nextlong.artifacts import record
+from nextlong.artifacts import variant_records
 from nextlong.engine import store
 from nextlong.export.publish import CARD as CARD
 from nextlong.export.publish import DELIVERED, ExportFile
@@ -37,11 +37,13 @@ _NO_LINKS: Final = {
 }
 
 
-def folder_of(variant: record.Variant) -> Path:
+def folder_of(variant: variant_records.Variant) -> Path:
     """Return the folder of a variant's rows: `RUN/data` for the one that `RUN` opens, else `RUN/data/NAME`."""
-    data = variant.run_dir / record.DATA
+    data = variant.run_dir / variant_records.DATA
     return (
-        data if record.current(variant.run_dir) == variant.name else data / variant.name
+        data
+        if variant_records.current(variant.run_dir) == variant.name
+        else data / variant.name
     )
 
 
@@ -50,7 +52,7 @@ def settle(run_dir: Path) -> None:
 
     The record in a format's folder says whose it is, so that a move that was interrupted is completed by the next call.
     """
-    data, own = run_dir / record.DATA, record.current(run_dir)
+    data, own = run_dir / variant_records.DATA, variant_records.current(run_dir)
     with store.explained(data):
         for folder, plain in delivered_in(data):
             if (name := _variant_of(plain)) != own:
@@ -130,7 +132,7 @@ def place(
 
 def remove_stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> None:
     """Remove formats and cards of variants that are not `kept`, and of mixes whose `rows` are gone. What is the user's stays."""
-    data = run_dir / record.DATA
+    data = run_dir / variant_records.DATA
     if stale := [
         folder for folder, plain in delivered_in(data) if _variant_of(plain) not in kept
     ]:

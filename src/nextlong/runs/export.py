@@ -19,8 +19,8 @@ from typing import Final, Literal, TypeAlias
 from xxhash import xxh3_128_hexdigest
 
 from nextlong import pipeline
-from nextlong.artifacts import record
-from nextlong.artifacts.finished import TokenizerFiles
+from nextlong.artifacts import variant_names, variant_records
+from nextlong.artifacts.results import TokenizerFiles
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_steps
@@ -56,9 +56,9 @@ def run(
 ) -> Exported:
     """Run or resume a recipe, and publish its exports. Raises NextlongError."""
     run_dir = recipe.run_path
-    if recipe.export.push is not None and record.name_for(
+    if recipe.export.push is not None and variant_names.name_for(
         recipe, run_dir
-    ) not in record.variant_names(run_dir):
+    ) not in variant_records.variant_names(run_dir):
         for name in recipe.export.formats:
             check_destination(_destination(recipe.export, name))
     written = make(recipe, reporter=reporter, changed_inputs=changed_inputs)
@@ -80,7 +80,7 @@ def make(
         data_folder.settle(variant.run_dir)
         made = Run(
             variant.run_dir
-            if record.current(variant.run_dir) == variant.name
+            if variant_records.current(variant.run_dir) == variant.name
             else variant.named
         )
         written = Exported(
@@ -95,7 +95,7 @@ def _with_statistics(
 ) -> Artifacts:
     """Measure a run and return the finished steps with that one, which takes the place of an earlier version's."""
     done = run_all([statistics_step(run)], known=done)
-    record.add_steps(run.variant, {STATISTICS: done[STATISTICS].folder.name})
+    variant_records.add_steps(run.variant, {STATISTICS: done[STATISTICS].folder.name})
     run.steps[STATISTICS] = done[STATISTICS]
     return done
 
@@ -186,7 +186,7 @@ def export(
             )
             done: Artifacts = run_all(steps, known=first.steps)
             if not others:
-                record.add_steps(
+                variant_records.add_steps(
                     first.variant,
                     {step.name: done[step.name].folder.name for step in steps},
                 )

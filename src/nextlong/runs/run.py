@@ -26,14 +26,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import arguments, schemas
-from nextlong.artifacts import finished, record
-from nextlong.artifacts.finished import (
-    CorpusFiles,
-    SequenceFiles,
-    TokenizerFiles,
-    read_tokenizer,
-)
-from nextlong.artifacts.resolve import Resolved, resolve, span_texts
+from nextlong.artifacts import corpus_files, sequence_files, variant_records
+from nextlong.artifacts.blocks import Resolved, resolve, span_texts
+from nextlong.artifacts.corpus_files import CorpusFiles
+from nextlong.artifacts.results import TokenizerFiles
+from nextlong.artifacts.sequence_files import SequenceFiles, read_tokenizer
 from nextlong.engine.runner import open_done
 from nextlong.errors import ArgumentError, RecipeError, RunError
 from nextlong.export import steps as export_steps
@@ -106,9 +103,9 @@ class Run:
         not read: that is for `nextlong verify`.
         """
         named = arguments.path(run_dir, "run_dir", fix="give a run directory")
-        self.variant = record.find(named)
+        self.variant = variant_records.find(named)
         self.path, self.record = self.variant.run_dir, self.variant.record
-        self.is_named = record.split_name(named)[1] is not None
+        self.is_named = variant_records.split_name(named)[1] is not None
         try:
             self.recipe = Recipe.from_dict(self.variant.recipe, origin=str(self.record))
         except RecipeError as error:
@@ -172,7 +169,7 @@ class Run:
         """Return the names of the run directory's other variants, the oldest first."""
         return [
             name
-            for name in record.variant_names(self.path)
+            for name in variant_records.variant_names(self.path)
             if name != self.variant.name
         ]
 
@@ -236,7 +233,7 @@ class Run:
     @cached_property
     def corpus(self) -> CorpusFiles:
         """The documents and chunks that spans refer to."""
-        return finished.corpus(self.steps)
+        return corpus_files.corpus(self.steps)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -342,7 +339,7 @@ def check_mix(
         )
 
     def ids_of(run: Run) -> Json:
-        step, special = run.steps["tokenizer"], finished.special_ids(run.steps)
+        step, special = run.steps["tokenizer"], sequence_files.special_ids(run.steps)
         name = TokenizerFiles(step).tokenizer.name
         hashes = [
             part["files"][name]["xxh3"]

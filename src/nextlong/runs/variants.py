@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from nextlong.artifacts import record
-from nextlong.artifacts.record import Variant
+from nextlong.artifacts import variant_names, variant_records
+from nextlong.artifacts.variant_records import Variant
 from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.runs import card, data_folder
@@ -47,8 +47,8 @@ class Listed:
 
 def list_variants(run_dir: Path) -> list[Listed]:
     """Return the variants of a run directory, the oldest first. Raises RunError if nothing has finished there."""
-    recorded = record.existing(run_dir)
-    current = record.opened(run_dir)
+    recorded = variant_records.existing(run_dir)
+    current = variant_records.opened(run_dir)
     base = next(
         (variant for variant in recorded if variant.name == current), recorded[0]
     )
@@ -74,7 +74,7 @@ def list_variants(run_dir: Path) -> list[Listed]:
         one = Listed(
             name=variant.name,
             is_current=variant.name == current,
-            differs=record.differences(variant.settings, base.settings),
+            differs=variant_names.differences(variant.settings, base.settings),
             sequences=variant.sequences,
             asked=asked,
             why_fewer=why,
@@ -133,7 +133,7 @@ def choose(
     run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ()
 ) -> tuple[list[Variant], list[Variant]]:
     """Return the variants to keep and those to delete; without names all are kept. Raises RunError for an unknown name."""
-    recorded = record.existing(run_dir)
+    recorded = variant_records.existing(run_dir)
     known = [variant.name for variant in recorded]
     for name in (*keep, *drop):
         if name not in known:
@@ -220,7 +220,7 @@ def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[_Waste]:
             )
         if named is None or not named[1] or {*named[1].split()} & gone:
             pages.append(page)
-    if record.current(run_dir) in gone and (run_dir / CURRENT).exists():
+    if variant_records.current(run_dir) in gone and (run_dir / CURRENT).exists():
         pages.append(run_dir / CURRENT)
     return [
         _Waste(page, page.stat().st_size, "shows a deleted variant") for page in pages
@@ -236,12 +236,12 @@ def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[_Waste]) -
             for path in run_dir.glob("[0-9][0-9]-rows-*")
             if path not in removed
         }
-        kept = set(record.variant_names(run_dir)) - {
+        kept = set(variant_records.variant_names(run_dir)) - {
             variant.name for variant in dropped
         }
         data_folder.remove_stale(run_dir, kept=kept, rows=rows)
         for variant in dropped:
-            record.remove(variant)
+            variant_records.remove(variant)
         for page in pages:
             store.remove_file(page.path)
         for path in (one.path for one in waste):

@@ -27,17 +27,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import finished, lookup
-from nextlong.artifacts.finished import (
+from nextlong.artifacts import corpus_files, results, sequence_files
+from nextlong.artifacts.blocks import Cuts, cuts_of
+from nextlong.artifacts.corpus_files import CorpusFiles
+from nextlong.artifacts.results import (
     ChunkResult,
     ComposeResult,
-    CorpusFiles,
     DraftFiles,
     ReferencedChunksResult,
     TokenizerFiles,
     TokenizerResult,
 )
-from nextlong.artifacts.resolve import Cuts, cuts_of
 from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe.keys import MIN_GAP_CHUNKS, NEGATIVES, Compose
@@ -66,7 +66,7 @@ class _ComposeInputs(NamedTuple):
     `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None if they are not filtered.
     """
 
-    tokens: lookup.TokenStore
+    tokens: sequence_files.TokenStore
     corpus: CorpusFiles
     token_chars: Path
     tokenizer: Path
@@ -228,7 +228,7 @@ def _compose_draft(
 def _drafts_and_pieces(
     drafts: Path,
     take: int,
-    tokens: lookup.TokenStore,
+    tokens: sequence_files.TokenStore,
     chunks: Sequence[Path],
 ) -> Iterator[tuple[pa.RecordBatch, _Pieces]]:
     """Yield the first `take` drafts, each with its chunks as sized pieces.
@@ -237,7 +237,7 @@ def _drafts_and_pieces(
     """
     block: list[pa.RecordBatch] = []
     ends = [0]  # of the drafts of the block, in pieces
-    batches = lookup.record_batches(drafts)
+    batches = corpus_files.record_batches(drafts)
     for index in range(take):
         _, draft = next(batches, (0, None))
         if draft is None:
@@ -260,7 +260,7 @@ def _drafts_and_pieces(
 
 def _pieces_of(
     block: list[pa.RecordBatch],
-    tokens: lookup.TokenStore,
+    tokens: sequence_files.TokenStore,
     chunks: Sequence[Path],
 ) -> _Pieces:
     """Return the chunks of some drafts, draft after draft, with their token counts.
@@ -273,7 +273,7 @@ def _pieces_of(
     ids = _concatenated(block, "chunk_id")
     scores = _concatenated(block, "score")
     roles = _concatenated(block, "role")
-    is_open, doc_row, start, end = lookup.chunk_columns(
+    is_open, doc_row, start, end = corpus_files.chunk_columns(
         ids, chunks, ("separator", "doc_row", "start", "end")
     )
     # (P - 1,) whether the next piece continues the document; a negative never does.
@@ -311,7 +311,7 @@ def _read_chunk_text(chunk: int, inputs: _ComposeInputs) -> _ChunkText:
         begins=bool(inputs.corpus.begins(chunk_ids)[0]),
         token_chars=np.load(inputs.token_chars, mmap_mode="r"),
         text_of=lambda: text,
-        tokenizer=partial(finished.read_tokenizer, inputs.tokenizer),
+        tokenizer=partial(sequence_files.read_tokenizer, inputs.tokenizer),
     )
     return _ChunkText(chunk, text, cuts)
 
@@ -430,7 +430,7 @@ class _TextCutter(fit.Cutter):
         copies = rule.find_near_duplicates(
             shingles.Shingles(np.concatenate(texts_hashes), offsets),
             document=self._document,
-            weights=lookup.opened(weights),
+            weights=corpus_files.opened(weights),
             threshold=threshold,
         )
         repeats_document = bool(copies.of_document[0])
@@ -473,13 +473,13 @@ def compose_step(
             weights = WeightsFiles.of(done).weights
             compared = (shingles.shingle_store(done), weights, near_duplicates)
         inputs = _ComposeInputs(
-            tokens=finished.token_store(done),
-            corpus=finished.corpus(done),
+            tokens=sequence_files.token_store(done),
+            corpus=corpus_files.corpus(done),
             token_chars=TokenizerFiles.of(done).token_chars,
             tokenizer=TokenizerFiles.of(done).tokenizer,
             near_duplicates=compared,
         )
-        special = finished.special_ids(done)
+        special = sequence_files.special_ids(done)
         rules = fit.Rules(
             **choices,
             min_gap_tokens=_min_gap_tokens(done, min_gap),
@@ -523,7 +523,7 @@ def _min_gap_tokens(done: Artifacts, min_gap: int | str | None) -> int:
         return 0
     if min_gap != "auto":
         return int(min_gap)
-    shards = finished.chunks_of(done).results(ChunkResult)
+    shards = results.chunks_of(done).results(ChunkResult)
     chars = sum(shard.chars for shard in shards)
     chunks = sum(shard.chunks for shard in shards)
     chunk_chars = chars / max(1, chunks)

@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from nextlong.artifacts import finished, lookup
-from nextlong.artifacts.finished import (
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.results import (
     ChunkResult,
     ComposeResult,
     DraftResult,
@@ -173,7 +173,7 @@ def another_attempt(
 
 def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
     """Return examples of dropped documents by reason, with their numbers of chunks and tokens."""
-    made, where = Attempt(done), finished.corpus(done)
+    made, where = Attempt(done), corpus_files.corpus(done)
     by_reason: dict[str, list[tuple[int, int, int]]] = {}
     for part in made.parts:
         for reason, some in part.dropped_examples.items():
@@ -185,8 +185,8 @@ def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
                 [first_chunk for first_chunk, _, _ in examples[:_EXAMPLES]], np.int64
             )
         ):
-            names = lookup.source_ids(
-                lookup.documents_of(ids, where.chunks), where.documents
+            names = corpus_files.source_ids(
+                corpus_files.documents_of(ids, where.chunks), where.documents
             ).tolist()
             named[reason] = tuple(
                 f"{name} ({describe_length(chunks, tokens)})"

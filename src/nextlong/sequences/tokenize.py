@@ -35,7 +35,15 @@ from tokenizers.models import BPE
 
 from nextlong import schemas
 from nextlong.artifacts.continuation import contexts_of, encode_within
-from nextlong.artifacts.finished import (
+from nextlong.artifacts.corpus_files import (
+    corpus,
+    count_chunks,
+    iter_chunk_texts,
+    read_chunks,
+    record_batches,
+    write_header,
+)
+from nextlong.artifacts.results import (
     ChunkResult,
     DraftFiles,
     ReferencedChunksFiles,
@@ -44,16 +52,8 @@ from nextlong.artifacts.finished import (
     TokensFiles,
     chunk_files,
     chunks_of,
-    corpus,
-    read_tokenizer,
 )
-from nextlong.artifacts.lookup import (
-    count_chunks,
-    iter_chunk_texts,
-    read_chunks,
-    record_batches,
-    write_header,
-)
+from nextlong.artifacts.sequence_files import read_tokenizer
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, TaskResult
 from nextlong.errors import RunError

@@ -37,15 +37,18 @@ from nextlong.artifacts.continuation import (
     decode_within,
     ids_within,
 )
-from nextlong.artifacts.finished import (
+from nextlong.artifacts.corpus_files import (
+    iter_chunk_texts,
+    read_chunks,
+    read_content_hashes,
+)
+from nextlong.artifacts.results import (
     IngestFiles,
     TokenizerFiles,
     TokenizerResult,
     chunk_files,
-    read_tokenizer,
-    without_options,
 )
-from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, read_content_hashes
+from nextlong.artifacts.sequence_files import read_tokenizer, without_options
 from nextlong.engine import store
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError, TokenizerError

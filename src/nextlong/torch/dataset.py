@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from nextlong import arguments
-from nextlong.artifacts.finished import TokenizerResult, padding_id
-from nextlong.artifacts.resolve import Rows, original_lengths
+from nextlong.artifacts.results import TokenizerResult
+from nextlong.artifacts.rows import Rows, original_lengths
+from nextlong.artifacts.sequence_files import padding_id
 from nextlong.errors import ArgumentError, CorpusError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
 from nextlong.runs.run import Run, check_mix, facts_html, proportions_of

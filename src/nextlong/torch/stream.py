@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from nextlong import arguments
-from nextlong.artifacts.resolve import (
+from nextlong.artifacts.rows import (
     Order,
     Remainder,
     Rows,

@@ -23,7 +23,7 @@ import numpy as np
 import yaml
 from rich.console import Console
 
-from nextlong.artifacts.finished import TokenizerResult
+from nextlong.artifacts.results import TokenizerResult
 from nextlong.engine import store
 from nextlong.errors import RecipeError
 from nextlong.export.arrange import RowFiles

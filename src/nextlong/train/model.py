@@ -31,9 +31,9 @@ from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from nextlong.artifacts.finished import TokenizerFiles
-from nextlong.artifacts.record import flattened
-from nextlong.artifacts.resolve import epoch_order
+from nextlong.artifacts.results import TokenizerFiles
+from nextlong.artifacts.rows import epoch_order
+from nextlong.artifacts.variant_records import flattened
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError, TokenizerError
 from nextlong.runs.run import Run

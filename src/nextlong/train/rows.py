@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
-from nextlong.artifacts.resolve import SPANS, original_lengths
+from nextlong.artifacts.rows import SPANS, original_lengths
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import META, ROLES

@@ -26,7 +26,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from nextlong.artifacts import lookup
+from nextlong.artifacts import corpus_files
 from nextlong.schemas import BOS, EOS, SEPARATOR, pack_ids
 from nextlong.verify.outcome import (
     CheckOutcome,
@@ -78,7 +78,7 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
         )
         keep = np.load(keep_files[shard])
         # All chunks, before decontamination left any out.
-        table = lookup.read_chunks(run.files("chunk", ".chunks.arrow")[shard])
+        table = corpus_files.read_chunks(run.files("chunk", ".chunks.arrow")[shard])
         chunks.breach_each(
             _chunk_problems(run, shard, table), checked=len(table["start"])
         )

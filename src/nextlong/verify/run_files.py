@@ -25,7 +25,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup, record
+from nextlong.artifacts import corpus_files, variant_records
 from nextlong.recipe.keys import NEGATIVES, NegativeChoice
 from nextlong.schemas import (
     BOS,
@@ -183,7 +183,7 @@ class StoredRun:
 
         Raises RunError without a finished run.
         """
-        variant = record.find(named)
+        variant = variant_records.find(named)
         self.path = variant.run_dir
         self.recipe = variant.recipe
         # Sequences of each SEQUENCES file in the data set; a file may hold more.
@@ -372,7 +372,7 @@ class StoredRun:
         # until the garbage collector runs.
         paths = [chunks for _, chunks in self.shards]
         cached = lru_cache(maxsize=_CACHED_SHARDS)
-        return cached(lambda shard: lookup.read_chunks(paths[shard]))
+        return cached(lambda shard: corpus_files.read_chunks(paths[shard]))
 
     def documents(
         self, shard: int, *names: str
@@ -387,7 +387,7 @@ class StoredRun:
         options = pa.ipc.IpcReadOptions(
             included_fields=[index for index in indices if index >= 0]
         )
-        yield from lookup.record_batches(path, options=options)
+        yield from corpus_files.record_batches(path, options=options)
 
     def chunk_texts(
         self, shard: int, rows: Ids
@@ -397,7 +397,7 @@ class StoredRun:
         One batch of documents at a time. `begins` tells which chunks begin their
         document.
         """
-        return lookup.iter_chunk_texts(*self.shards[shard], rows)
+        return corpus_files.iter_chunk_texts(*self.shards[shard], rows)
 
     def texts_of(self, ids: Ids) -> dict[int, str]:
         """Return the text of each chunk."""
@@ -422,7 +422,7 @@ class StoredRun:
         if not len(known):
             return {}
         documents = [path for path, _ in self.shards]
-        (values,) = lookup.document_columns(known, documents, (column,))
+        (values,) = corpus_files.document_columns(known, documents, (column,))
         return dict(zip(known.tolist(), values.tolist(), strict=True))
 
     def by_shard(self, ids: Ids) -> list[tuple[int, Ids]]:
@@ -430,7 +430,7 @@ class StoredRun:
 
         Ids of missing shards are skipped.
         """
-        rows_by_shard, _ = lookup.by_shard(ids[self._has_shard(ids)])
+        rows_by_shard, _ = corpus_files.by_shard(ids[self._has_shard(ids)])
         return rows_by_shard
 
     def _has_shard(self, ids: Ids) -> NDArray[np.bool_]:
@@ -440,14 +440,14 @@ class StoredRun:
         """Return the stored vectors, shape (n, dimensions), of existing chunk ids."""
         if not len(ids):
             return np.empty((0, 0), np.float32)
-        return lookup.vectors(ids, self.files("embed", ".vectors.npy"))
+        return corpus_files.vectors(ids, self.files("embed", ".vectors.npy"))
 
     def content_hashes(self, shard: int) -> NDArray[np.uint64]:
         """Return the content hash of each document of a shard, memory-mapped.
 
         Keep no more than one: there may be more shards than allowed open files.
         """
-        return lookup.opened(self._hash_files[shard])
+        return corpus_files.opened(self._hash_files[shard])
 
     @cached_property
     def _hash_files(self) -> list[Path]:
@@ -458,7 +458,7 @@ class StoredRun:
 
         The arrays are memory-mapped.
         """
-        rows, offsets, ids = map(lookup.opened, self._token_files[shard])
+        rows, offsets, ids = map(corpus_files.opened, self._token_files[shard])
         return rows, offsets, ids
 
     def token_ids(self, shard: int, rows: Ids) -> list[NDArray[np.uint32]]:
@@ -610,7 +610,9 @@ class StoredRun:
             columns["char_end"][spans] = table["end"][rows]
             columns["open_ended"][spans] = table["separator"][rows]
             # Chunks that were not tokenized stay UNKNOWN.
-            tokenized_rows, offsets = map(lookup.opened, self._token_files[shard][:2])
+            tokenized_rows, offsets = map(
+                corpus_files.opened, self._token_files[shard][:2]
+            )
             indices = np.searchsorted(tokenized_rows, rows)
             has_tokens = indices < len(tokenized_rows)
             found_rows = tokenized_rows[indices[has_tokens]]
@@ -661,7 +663,7 @@ class StoredRun:
             if kind == "document":
                 return self.names_of(ids, "source_id")[number]
             documents, chunks = zip(*self.shards, strict=True)
-            names = lookup.chunk_names(ids, documents=documents, chunks=chunks)
+            names = corpus_files.chunk_names(ids, documents=documents, chunks=chunks)
             ((document, ordinal),) = names
             return f"{document} · chunk {ordinal}"
         except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):

@@ -25,8 +25,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.text import Json
@@ -188,10 +188,10 @@ def read(corpus: CorpusFiles, doc_id: int) -> Json | None:
     if not 0 <= shard < len(corpus.documents):
         return None
     # The row of each chunk's document, ascending: the chunks of a document are neighbours.
-    doc_rows = lookup.read_chunks(corpus.chunks[shard], ("doc_row",))["doc_row"]
+    doc_rows = corpus_files.read_chunks(corpus.chunks[shard], ("doc_row",))["doc_row"]
     first, last = np.searchsorted(doc_rows, [row, row + 1]).tolist()
     try:
-        columns = lookup.document_columns(
+        columns = corpus_files.document_columns(
             np.array([doc_id]), corpus.documents, ("source", "source_id", "metadata")
         )
     except pa.ArrowIndexError:

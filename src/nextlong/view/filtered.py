@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import ChunkFiles, IngestFiles
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.results import ChunkFiles, IngestFiles
 from nextlong.corpus.decontaminate import DecontaminateFiles
 from nextlong.corpus.filter_report import Example, FilterReason, read_filter_report
 from nextlong.corpus.select import SelectFiles
@@ -92,7 +92,7 @@ def _examples(examples: Sequence[Example]) -> Iterator[_Entry]:
 def _rejects(run: Run, kind: str) -> Iterator[_Entry]:
     for path in IngestFiles.of(run.steps).rejects:
         for row in chain.from_iterable(
-            batch.to_pylist() for _, batch in lookup.record_batches(path)
+            batch.to_pylist() for _, batch in corpus_files.record_batches(path)
         ):
             reject_kind, _, detail = row["reason"].partition(": ")
             if reject_kind == kind:
@@ -113,7 +113,7 @@ def _not_kept(run: Run, step: str, before: str | None) -> Iterator[_Entry]:
             some = doc_ids[first : first + _NAMED_AT_A_TIME]
             yield from map(
                 _Entry,
-                lookup.source_ids(some, run.corpus.documents).tolist(),
+                corpus_files.source_ids(some, run.corpus.documents).tolist(),
                 some.tolist(),
             )
 
@@ -128,11 +128,11 @@ def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[_E
     if not len(ids):
         return
     # All of one element per chunk: the row of its document in the shard, and where it begins and ends there in characters.
-    doc_rows, start, end = lookup.chunk_columns(
+    doc_rows, start, end = corpus_files.chunk_columns(
         ids, chunks, ("doc_row", "start", "end")
     )
     docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
-    names = lookup.source_ids(docs, run.corpus.documents).tolist()
+    names = corpus_files.source_ids(docs, run.corpus.documents).tolist()
     for name, doc_id, first, last in zip(
         names, docs.tolist(), start.tolist(), end.tolist(), strict=True
     ):

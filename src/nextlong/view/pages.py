@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 import numpy as np
 
 from nextlong import schemas
-from nextlong.artifacts import lookup, record
+from nextlong.artifacts import corpus_files, variant_records
 from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.methods.base import method_of
@@ -104,7 +104,7 @@ class Variants:
     @property
     def names(self) -> list[str]:
         """All of them, the oldest first."""
-        return record.variant_names(self.run_dir)
+        return variant_records.variant_names(self.run_dir)
 
     def get(self, name: str) -> _OpenVariant:
         """Return a variant, opened on first use. Raises RunError for an unknown name."""
@@ -235,7 +235,7 @@ def _sequence_rows(
     ]
     if new := [key for key in keys if key not in variant.rows]:
         leads = variant.index.leads[[number for number, _, _ in new]]
-        columns = lookup.document_columns(
+        columns = corpus_files.document_columns(
             leads, variant.run.corpus.documents, ("source_id", "source")
         )
         texts = variant.run.corpus.texts(
@@ -336,7 +336,7 @@ def _fits(span: schemas.Span, chosen: Query) -> bool:
 
 def _names(variant: _OpenVariant, doc_id: int) -> list[str]:
     """Return the source of a document and its own id."""
-    columns = lookup.document_columns(
+    columns = corpus_files.document_columns(
         np.array([doc_id]), variant.run.corpus.documents, ("source", "source_id")
     )
     return [str(column[0]) for column in columns]

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import ComposeFiles
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.results import ComposeFiles
 from nextlong.runs.run import Run
 from nextlong.runs.statistics import spans
 from nextlong.view import documents
@@ -185,7 +185,7 @@ class SequenceIndex:
         fits &= True if query.most is None else cosine <= query.most
         for column, text in (("source", query.source), ("source_id", query.name)):
             if text and fits.any():
-                (names,) = lookup.document_columns(
+                (names,) = corpus_files.document_columns(
                     self.leads[whole][fits], self._run.corpus.documents, (column,)
                 )
                 is_source, part = column == "source", text.casefold()

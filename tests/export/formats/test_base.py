@@ -33,7 +33,7 @@ MODULE = '''
 from pathlib import Path
 
 from nextlong.export.formats.base import Format, LoadingCode
-from nextlong.artifacts.finished import ShardResult
+from nextlong.artifacts.results import ShardResult
 
 
 def write(out, rows, options):

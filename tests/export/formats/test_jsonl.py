@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.support.random_rows import options
 
-from nextlong.artifacts.resolve import Resolved, span_texts
+from nextlong.artifacts.blocks import Resolved, span_texts
 from nextlong.export.formats import jsonl
 
 TEXTS = {5: "meta\n", 7: "né🎉gative", 8: "third"}

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.random_rows import documents_of, options, random_blocks, read_back
 
-from nextlong.artifacts.resolve import Resolved
+from nextlong.artifacts.blocks import Resolved
 from nextlong.export.formats import megatron
 
 

@@ -12,7 +12,7 @@ from tests.support.random_rows import (
     read_back,
 )
 
-from nextlong.artifacts.finished import ShardResult
+from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
 from nextlong.export.formats import olmo
 

@@ -8,7 +8,7 @@ from tests.support.random_rows import options
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts.resolve import Resolved
+from nextlong.artifacts.blocks import Resolved
 from nextlong.errors import NextlongError
 from nextlong.export.formats import parquet
 from nextlong.export.formats.base import COLUMNS

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import nextlong
-from nextlong.artifacts.finished import DraftResult
+from nextlong.artifacts.results import DraftResult
 from nextlong.picture import pieces
 from nextlong.picture.charts import Point
 from nextlong.picture.pieces import CHUNK_ROLES, lead_document

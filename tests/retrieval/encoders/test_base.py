@@ -10,7 +10,7 @@ import pytest
 from tests.support.larger_cases import thorough
 
 import nextlong
-from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.engine.executor import Resources
 from nextlong.plugins import ENCODERS
 from nextlong.recipe import Encoder

@@ -11,7 +11,7 @@ import pytest
 from tests.support.text_shards import texts_of, write_shard
 
 from nextlong import recipe
-from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
 from nextlong.retrieval.encoders.base import kind_of, unit_rows

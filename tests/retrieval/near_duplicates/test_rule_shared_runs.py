@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextlong.artifacts.lookup import ranges
+from nextlong.artifacts.corpus_files import ranges
 from nextlong.retrieval.near_duplicates.rule import shared_runs
 
 TEXTS = st.lists(

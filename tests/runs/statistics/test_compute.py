@@ -17,7 +17,7 @@ from tests.support.larger_cases import thorough
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts import record
+from nextlong.artifacts import variant_records
 from nextlong.errors import RunError
 from nextlong.report import compare
 from nextlong.runs import export as runs_export
@@ -326,7 +326,7 @@ def test_a_run_measured_by_an_earlier_version_is_reported_by_the_new_statistics(
     folder = written.done["statistics"].folder
     earlier = folder.with_name("99-statistics-000000000000")
     shutil.copytree(folder, earlier)
-    record.add_steps(written.runs[0].variant, {"statistics": earlier.name})
+    variant_records.add_steps(written.runs[0].variant, {"statistics": earlier.name})
     again = runs_export.export([own_run], formats=["parquet"])
     assert again.runs[0].steps["statistics"].folder == folder
 

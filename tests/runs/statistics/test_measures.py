@@ -7,7 +7,7 @@ import pytest
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.corpus_files import read_chunks
 from nextlong.runs.statistics import measures
 from nextlong.runs.statistics.measure import measure
 from nextlong.runs.statistics.measures import (

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from nextlong.artifacts.finished import ShardResult
-from nextlong.artifacts.resolve import Resolved
+from nextlong.artifacts.blocks import Resolved
+from nextlong.artifacts.results import ShardResult
 from nextlong.export.formats import base
 from nextlong.export.formats.base import (
     COLUMNS,

@@ -28,9 +28,10 @@ import zstandard
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import ShardResult, padding_id
-from nextlong.artifacts.resolve import Resolved, Wanted
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.blocks import Resolved, Wanted
+from nextlong.artifacts.results import ShardResult
+from nextlong.artifacts.sequence_files import padding_id
 from nextlong.plugins import FORMATS
 
 _PADDED_COLUMNS: Final = (
@@ -187,7 +188,7 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
         # (D,) where each document starts among all tokens of the block, before and after padding.
         starts, new_starts = np.cumsum(lengths) - lengths, np.cumsum(padded) - padded
         ids = np.full(padded.sum(), padding_id(options.eos_id), np.int32)
-        ids[lookup.ranges(new_starts, lengths)] = block.input_ids
+        ids[corpus_files.ranges(new_starts, lengths)] = block.input_ids
         token_offsets = np.append(0, np.cumsum(padded))[block.document_offsets]
         # Spans move with their documents; `places` count the tokens of all rows.
         row_of_span = np.repeat(np.arange(len(block)), np.diff(block.span_offsets))
@@ -246,7 +247,9 @@ def _labels(block: Resolved, room: NDArray[np.int32]) -> NDArray[np.int32]:
     starts = np.cumsum(room, dtype=np.int64) - room
     labels[starts] = _IGNORED
     labels[
-        lookup.ranges(starts + block.document_lengths, room - block.document_lengths)
+        corpus_files.ranges(
+            starts + block.document_lengths, room - block.document_lengths
+        )
     ] = _IGNORED
     return labels
 

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import orjson
 
-from nextlong.artifacts.finished import ShardResult
-from nextlong.artifacts.resolve import Resolved
+from nextlong.artifacts.blocks import Resolved
+from nextlong.artifacts.results import ShardResult
 from nextlong.export.formats.base import (
     SPAN,
     Format,

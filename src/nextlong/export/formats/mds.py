@@ -23,8 +23,8 @@ import zstandard
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from nextlong.artifacts.finished import ShardResult
-from nextlong.artifacts.resolve import Resolved
+from nextlong.artifacts.blocks import Resolved
+from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
 from nextlong.export.formats.base import (
     Format,

@@ -20,8 +20,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import ShardResult
-from nextlong.artifacts.resolve import Resolved
+from nextlong.artifacts.blocks import Resolved
+from nextlong.artifacts.results import ShardResult
 from nextlong.export.formats.base import Format, LoadingCode, Options, check_index
 
 _MAGIC: Final = b"MMIDIDX\x00\x00"

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from nextlong.artifacts.finished import ShardResult
-from nextlong.artifacts.resolve import Resolved
+from nextlong.artifacts.blocks import Resolved
+from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
 from nextlong.export.formats.base import Format, LoadingCode, Options
 

@@ -15,8 +15,8 @@ from typing import Any, Final
 import numpy as np
 from markupsafe import Markup
 
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import DraftResult
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.results import DraftResult
 from nextlong.picture import charts, pieces, strip
 from nextlong.picture.charts import Point, Series
 from nextlong.picture.pieces import CHUNK_ROLES, Frequencies
@@ -144,7 +144,7 @@ def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
     of_sequence = {span.chunk_id: span for span in spans if span.role in CHUNK_ROLES}
     sampled = common.sample_chunks(run, _MAPPED)
     ids = np.concatenate([sampled, np.array(sorted(of_sequence), np.int64)])
-    vectors = lookup.vectors(ids, EmbedFiles.of(run.steps).vectors)
+    vectors = corpus_files.vectors(ids, EmbedFiles.of(run.steps).vectors)
     center = vectors[: len(sampled)].mean(axis=0)
     # The sample alone spans the plane, so that maps of several sequences of a run have the same background.
     _, singular, axes = np.linalg.svd(
@@ -153,8 +153,8 @@ def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
     if len(singular) < 2 or not singular.any():
         return None
     places = (vectors - center) @ axes[:2].T  # float32 (n, 2)
-    documents = lookup.documents_of(ids, run.corpus.chunks)
-    sources, names = lookup.document_columns(
+    documents = corpus_files.documents_of(ids, run.corpus.chunks)
+    sources, names = corpus_files.document_columns(
         documents, run.corpus.documents, ("source", "source_id")
     )
     points = [
@@ -248,8 +248,8 @@ def near_duplicate_pairs(
             range(1, len(ids)),
             key=lambda place: len(words & pieces.words_of(texts[place])),
         )
-        documents = lookup.documents_of(ids[[0, nearest]], run.corpus.chunks)
-        names = lookup.source_ids(documents, run.corpus.documents).tolist()
+        documents = corpus_files.documents_of(ids[[0, nearest]], run.corpus.chunks)
+        names = corpus_files.source_ids(documents, run.corpus.documents).tolist()
         yield list(
             zip(
                 ("Filtered out", "It repeats"),

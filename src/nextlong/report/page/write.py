@@ -18,7 +18,7 @@ import xxhash
 from markupsafe import Markup
 
 import nextlong
-from nextlong.artifacts import record
+from nextlong.artifacts import variant_records
 from nextlong.engine import store
 from nextlong.engine.executor import one_thread
 from nextlong.errors import NextlongError
@@ -60,7 +60,7 @@ def place_of(runs: Sequence[Run]) -> Path:
     if any(run.path != run_dir for run in runs):
         return Path("report.html")
     names = [run.variant.name for run in runs]
-    if names == [record.current(run_dir)]:
+    if names == [variant_records.current(run_dir)]:
         return run_dir / CURRENT
     joined = "@".join(names)  # no variant has an @ in its name
     if len(joined.encode()) > _LONGEST_NAME_BYTES:

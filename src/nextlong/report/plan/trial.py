@@ -26,12 +26,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from nextlong import pipeline
-from nextlong.artifacts.finished import (
-    ComposeFiles,
-    TokenizerResult,
-    chunk_files,
-)
-from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.corpus_files import read_chunks
+from nextlong.artifacts.results import ComposeFiles, TokenizerResult, chunk_files
 from nextlong.checks import Corpus
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import kept_shares

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
-from nextlong.artifacts.finished import CorpusFiles, ExecutionResult
+from nextlong.artifacts.corpus_files import CorpusFiles
+from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine import store
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Task, TaskResult

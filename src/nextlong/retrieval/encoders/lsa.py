@@ -24,8 +24,12 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
-from nextlong.artifacts.finished import CorpusFiles
-from nextlong.artifacts.lookup import count_chunks, runs_within, sample_texts
+from nextlong.artifacts.corpus_files import (
+    CorpusFiles,
+    count_chunks,
+    runs_within,
+    sample_texts,
+)
 from nextlong.engine.step import Task, TaskResult
 from nextlong.recipe.keys import Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, Prepared, unit_or_drawn

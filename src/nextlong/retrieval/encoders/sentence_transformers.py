@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
-from nextlong.artifacts.finished import CorpusFiles, ExecutionResult
-from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
+from nextlong.artifacts.corpus_files import CorpusFiles, count_chunks, iter_chunk_texts
+from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
 from nextlong.engine.step import Task
 from nextlong.errors import EncoderError

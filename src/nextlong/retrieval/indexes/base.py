@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.lookup import opened
+from nextlong.artifacts.corpus_files import opened
 from nextlong.plugins import INDEXES
 
 # Of each query: ids, cosines.

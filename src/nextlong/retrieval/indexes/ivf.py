@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
+from nextlong.artifacts import corpus_files
 from nextlong.engine.step import TaskResult
 from nextlong.retrieval.indexes import kmeans
 from nextlong.retrieval.indexes.base import (
@@ -623,7 +623,7 @@ def _sample_queries(
     draw = rng_for(seed, "index.tune")
     sample = draw.choice(len(ids), min(SAMPLE, len(ids)), replace=False)
     sample.sort()
-    return lookup.vectors(ids[sample], vectors), exclude[sample]
+    return corpus_files.vectors(ids[sample], vectors), exclude[sample]
 
 
 def _retrieved(k: int, spare: float) -> int:

@@ -20,7 +20,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.lookup import ranges
+from nextlong.artifacts.corpus_files import ranges
 from nextlong.rng import rng_for
 
 _Rows = NDArray[np.float32]

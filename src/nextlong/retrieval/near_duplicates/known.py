@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.lookup import FileVersion, ranges
+from nextlong.artifacts.corpus_files import FileVersion, ranges
 from nextlong.retrieval.near_duplicates.rule import (
     PASSAGE_RUNS,
     NearDuplicates,

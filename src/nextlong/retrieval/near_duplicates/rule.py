@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.lookup import ranges, runs_within
+from nextlong.artifacts.corpus_files import ranges, runs_within
 from nextlong.retrieval.near_duplicates import shingles
 from nextlong.retrieval.near_duplicates.shingles import (
     SHINGLE_WORDS,

@@ -24,20 +24,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import (
-    ChunkFiles,
-    ChunkResult,
-    IngestFiles,
-    chunk_files,
-    chunks_of,
-)
-from nextlong.artifacts.lookup import (
+from nextlong.artifacts import corpus_files, sequence_files
+from nextlong.artifacts.corpus_files import (
     iter_chunk_texts,
     opened,
     ranges,
     read_chunks,
     runs_within,
+)
+from nextlong.artifacts.results import (
+    ChunkFiles,
+    ChunkResult,
+    IngestFiles,
+    chunk_files,
+    chunks_of,
 )
 from nextlong.engine.step import (
     Artifacts,
@@ -317,14 +317,14 @@ def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> TaskResult:
     """
     sizes = [np.zeros(1, np.int64)]
     with open(f"{out}.shingles.npy", "wb") as sink:
-        lookup.write_header(sink, np.dtype(np.uint64), 0)
+        corpus_files.write_header(sink, np.dtype(np.uint64), 0)
         for batch in iter_chunk_texts(documents, chunks):
             batch_shingles = shingles(batch.texts)
             sink.write(batch_shingles.hashes.data)
             sizes.append(np.diff(batch_shingles.offsets))
         offsets = np.cumsum(np.concatenate(sizes))
         sink.seek(0)
-        lookup.write_header(sink, np.dtype(np.uint64), int(offsets[-1]))
+        corpus_files.write_header(sink, np.dtype(np.uint64), int(offsets[-1]))
     np.save(f"{out}.offsets.npy", offsets)
     return TaskResult()
 
@@ -366,7 +366,7 @@ class ShingleStore:
         They stay mapped for later calls.
         """
         if number not in self._open:
-            if len(self._open) >= lookup.SHARDS_KEPT:
+            if len(self._open) >= sequence_files.SHARDS_KEPT:
                 self._open.clear()
             hashes = opened(self._hashes[number])
             self._open[number] = hashes, opened(self._offsets[number])

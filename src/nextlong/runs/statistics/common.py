@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import ComposeFiles
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.results import ComposeFiles
 from nextlong.runs.run import Run
 from nextlong.runs.statistics import spans
 
@@ -89,7 +89,7 @@ def sample_chunks(run: Run, count: int) -> NDArray[np.int64]:
     rng = np.random.default_rng(0)
     ids = []
     for shard in shards.tolist():
-        columns = lookup.read_chunks(run.corpus.chunks[shard], ("doc_row",))
+        columns = corpus_files.read_chunks(run.corpus.chunks[shard], ("doc_row",))
         num_chunks = len(columns["doc_row"])
         rows = rng.choice(num_chunks, min(num_chunks, per_shard), replace=False)
         ids.append(schemas.pack_ids(shard, np.sort(rows)))

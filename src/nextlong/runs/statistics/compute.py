@@ -18,14 +18,14 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import (
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.results import (
     ChunkResult,
     ComposeFiles,
     DraftResult,
     TokenizerResult,
-    token_store,
 )
+from nextlong.artifacts.sequence_files import token_store
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.filter_report import read_filter_report
 from nextlong.methods.base import method_of
@@ -124,7 +124,7 @@ def _count(run: Run) -> tuple[Counting, _WholeChunks]:
             counting.add(block)
             chunks = block.of(*spans.CHUNK_ROLES)
             is_whole = chunks.lengths == store.counts(chunks.chunk_ids)
-            chunk_chars = lookup.chunk_chars(chunks.chunk_ids, run.corpus.chunks)
+            chunk_chars = corpus_files.chunk_chars(chunks.chunk_ids, run.corpus.chunks)
             chars += int(chunk_chars[is_whole].sum())
             tokens += int(chunks.lengths[is_whole].sum())
     return counting, _WholeChunks(chars, tokens)
@@ -368,7 +368,7 @@ def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
     ids_by_shard = np.split(doc_ids, borders)
     counts_by_shard = np.split(counts, borders)
     for shard_ids, shard_counts in zip(ids_by_shard, counts_by_shard, strict=True):
-        (sources,) = lookup.document_columns(
+        (sources,) = corpus_files.document_columns(
             shard_ids, run.corpus.documents, ("source",)
         )
         for source, count in zip(sources.tolist(), shard_counts.tolist(), strict=True):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.resolve import document_starts
+from nextlong.artifacts.blocks import document_starts
 from nextlong.runs.statistics.spans import CHUNK_ROLES, Block
 from nextlong.runs.statistics.tally import Tally
 

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import special_ids
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.sequence_files import special_ids
 from nextlong.methods.documents import LengthsFiles, separator_follows
 from nextlong.retrieval.embed import EmbedFiles
 from nextlong.runs.run import Run
@@ -68,7 +68,7 @@ def _hubs(run: Run, chunk_ids: list[int], uses: list[int]) -> tuple[Hub, ...]:
     """Return some chunks, with their uses, by what a reader finds them by."""
     if not chunk_ids:
         return ()
-    names = lookup.chunk_names(
+    names = corpus_files.chunk_names(
         np.array(chunk_ids),
         documents=run.corpus.documents,
         chunks=run.corpus.chunks,
@@ -91,12 +91,12 @@ def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
         return None
     lengths = LengthsFiles.of(run.steps).lengths
     separator_tokens = len(special_ids(run.steps).separator)
-    shards, back = lookup.by_shard(doc_ids)
+    shards, back = corpus_files.by_shard(doc_ids)
     document_tokens = []
     for shard, rows in shards:
         # The lengths (chunks,) hold the tokens of each chunk with the separator behind
         # it, which is no text of the document.
-        chunks = lookup.read_chunks(run.corpus.chunks[shard])
+        chunks = corpus_files.read_chunks(run.corpus.chunks[shard])
         separators = separator_tokens * separator_follows(chunks)
         chunk_tokens = np.load(lengths[shard]) - separators
         of_documents = np.bincount(chunks["doc_row"], weights=chunk_tokens)
@@ -113,7 +113,7 @@ def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
     lengths = Tally()
     by_source = Counter[str]()
     for shard, path in enumerate(run.corpus.chunks):
-        columns = lookup.read_chunks(path, ("doc_row", "start", "end"))
+        columns = corpus_files.read_chunks(path, ("doc_row", "start", "end"))
         rows = columns["doc_row"]
         chars = columns["end"] - columns["start"]
         if not len(rows):
@@ -124,7 +124,9 @@ def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
         lengths.add(np.add.reduceat(chars, firsts))
         # The documents of a shard are of one source.
         first = schemas.pack_ids(shard, rows[:1])
-        (sources,) = lookup.document_columns(first, run.corpus.documents, ("source",))
+        (sources,) = corpus_files.document_columns(
+            first, run.corpus.documents, ("source",)
+        )
         by_source[str(sources[0])] += int(chars.sum())
     return lengths, largest_first(by_source)
 
@@ -146,8 +148,8 @@ def measure_random_similarity(run: Run) -> Spread | None:
     # (n, dimensions) float64, so that sums of any order round to the same multiple of
     # COSINE_UNIT.
     files = EmbedFiles.of(run.steps).vectors
-    vectors = lookup.vectors(ids, files).astype(np.float64)
-    documents = lookup.documents_of(ids, run.corpus.chunks)
+    vectors = corpus_files.vectors(ids, files).astype(np.float64)
+    documents = corpus_files.documents_of(ids, run.corpus.chunks)
     # Every pair once, (n · (n − 1) / 2,). Chunks of one document are similar, so such
     # pairs are no baseline.
     left, right = np.triu_indices(len(ids), 1)

@@ -15,8 +15,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.corpus_files import CorpusFiles
 
 # Roles of the spans that hold a document's text.
 CHUNK_ROLES: Final = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
@@ -56,7 +56,7 @@ def read_blocks(
     path: Path, take: int, corpus: CorpusFiles, *, first: int = 0
 ) -> Iterator[Block]:
     """Yield the sequences [first, take) of a SEQUENCES file, some at a time."""
-    reader = _reader(lookup.file_version(path))
+    reader = _reader(corpus_files.file_version(path))
     batches: list[pa.RecordBatch] = []
     num_spans = 0
     for number in range(first, take):
@@ -85,7 +85,7 @@ def _block(batches: Sequence[pa.RecordBatch], corpus: CorpusFiles) -> Block:
     chunk_ids = columns["chunk_id"].values.to_numpy()
     is_chunk = chunk_ids != schemas.NO_CHUNK
     doc_ids = np.full(len(chunk_ids), schemas.NO_CHUNK, np.int64)
-    doc_ids[is_chunk] = lookup.documents_of(chunk_ids[is_chunk], corpus.chunks)
+    doc_ids[is_chunk] = corpus_files.documents_of(chunk_ids[is_chunk], corpus.chunks)
     # Vectors are kept in half precision, so that the cosine of a text to itself comes
     # out as 1.0001.
     scores = columns["score"].values.to_numpy().astype(np.float64).clip(-1, 1)
@@ -104,6 +104,6 @@ def _block(batches: Sequence[pa.RecordBatch], corpus: CorpusFiles) -> Block:
 # A file has a batch for each sequence, so opening one of a million takes milliseconds.
 # Pages of a memory map would count as memory of the process once they were read.
 @lru_cache(maxsize=1)
-def _reader(file: lookup.FileVersion) -> pa.RecordBatchFileReader:
+def _reader(file: corpus_files.FileVersion) -> pa.RecordBatchFileReader:
     options = pa.ipc.IpcReadOptions(use_threads=False)
     return pa.ipc.open_file(pa.OSFile(str(file.path)), options=options)

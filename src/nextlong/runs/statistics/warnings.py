@@ -12,13 +12,13 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from nextlong.artifacts.finished import (
+from nextlong.artifacts.results import (
     ChunkResult,
     IngestResult,
     TokenizerFiles,
     TokenizerResult,
-    read_tokenizer,
 )
+from nextlong.artifacts.sequence_files import read_tokenizer
 from nextlong.corpus.filter_report import LeftOutResult
 from nextlong.corpus.ingest import unmet_exclusions
 from nextlong.methods.base import method_of

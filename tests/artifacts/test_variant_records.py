@@ -8,24 +8,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nextlong
-from nextlong.artifacts import record
+from nextlong.artifacts import variant_names, variant_records
 from nextlong.engine.step import Artifact
 from nextlong.errors import RecipeError, RunError
 from nextlong.recipe import Recipe
 
 
 def test_a_name_is_split_off_only_where_it_is_one(tmp_path):
-    assert record.split_name(tmp_path / "run") == (tmp_path / "run", None)
-    assert record.split_name(f"{tmp_path}/run@a=1,b.c=2") == (
+    assert variant_records.split_name(tmp_path / "run") == (tmp_path / "run", None)
+    assert variant_records.split_name(f"{tmp_path}/run@a=1,b.c=2") == (
         tmp_path / "run",
         "a=1,b.c=2",
     )
-    assert record.split_name("mail@home/run") == (Path("mail@home/run"), None)
+    assert variant_records.split_name("mail@home/run") == (Path("mail@home/run"), None)
     (tmp_path / "run@home").mkdir()
-    assert record.split_name(tmp_path / "run@home") == (tmp_path / "run@home", None)
+    assert variant_records.split_name(tmp_path / "run@home") == (
+        tmp_path / "run@home",
+        None,
+    )
     (tmp_path / "run" / "variants").mkdir(parents=True)
     (tmp_path / "run" / "variants" / "home.json").write_text("{}")
-    assert record.split_name(tmp_path / "run@home") == (tmp_path / "run", "home")
+    assert variant_records.split_name(tmp_path / "run@home") == (
+        tmp_path / "run",
+        "home",
+    )
 
 
 def test_a_variant_opens_by_its_name_and_alone_by_the_directory(own_run):
@@ -62,12 +68,12 @@ COMPOSED = {
 
 def finish(recipe, run_dir):
     """Record a variant as if the recipe had run, and return its name."""
-    name = record.name_for(recipe, run_dir)
+    name = variant_names.name_for(recipe, run_dir)
     folder = (
         run_dir
-        / f"01-compose-{abs(hash(str(record._settings_of(recipe.model_dump(mode='json'))))):x}"
+        / f"01-compose-{abs(hash(str(variant_records.settings_of(recipe.model_dump(mode='json'))))):x}"
     )
-    record.write(
+    variant_records.write(
         recipe,
         {"compose": Artifact("compose", folder, {"parts": [COMPOSED]})},
         run_dir,
@@ -99,7 +105,7 @@ def test_the_same_settings_are_the_same_variant_whatever_ran_between(named, tmp_
     assert [named(*overrides, "workers=7") for overrides in reversed(asked)] == first[
         ::-1
     ]
-    assert record.variant_names(tmp_path) == first
+    assert variant_records.variant_names(tmp_path) == first
 
 
 def test_how_to_work_is_no_setting(named):
@@ -128,7 +134,7 @@ def test_a_name_that_was_given_is_the_name(named, tmp_path):
     assert named() == "first"
     assert named("seed=1", "name=second") == "second"
     assert named("seed=1", "name=also") == "also"
-    assert record.variant_names(tmp_path) == ["first", "second", "also"]
+    assert variant_records.variant_names(tmp_path) == ["first", "second", "also"]
     with pytest.raises(
         RecipeError,
         match=r"name=second: .* has a variant of this name with other settings \(now seed=2\)",
@@ -153,13 +159,16 @@ def test_a_variant_is_named_by_the_keys_that_were_set(recipe_for, tmp_path):
         return finish(Recipe.load(path, overrides=overrides), run_dir)
 
     assert name("chunk.max_chars=512") == "max_chars=512"
-    assert record.current(run_dir) is None
+    assert variant_records.current(run_dir) is None
     assert name("compose.method=knn") == "method=knn"
     assert name("workers=3", "chunk={max_chars: 700}") == "max_chars=700"
     assert name("workers=3") == name() == "base"
-    assert record.current(run_dir) == "base"
+    assert variant_records.current(run_dir) == "base"
     path.write_text(path.read_text().replace("max_chars: 256", "max_chars: 512"))
-    assert (name(), record.current(run_dir)) == ("max_chars=512", "max_chars=512")
+    assert (name(), variant_records.current(run_dir)) == (
+        "max_chars=512",
+        "max_chars=512",
+    )
     assert name("seed=1") == "seed=1"
     path.write_text(path.read_text().replace("max_chars: 512", "max_chars: 900"))
     assert name("seed=1") == "seed=1-2"
@@ -173,7 +182,7 @@ def test_a_variant_is_named_by_the_keys_that_were_set(recipe_for, tmp_path):
     )
 )
 def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
-    name = record.name_of(settings)
+    name = variant_names.name_of(settings)
     assert re.fullmatch(r"[\w+=,][\w.+=,-]*", name)
     assert len(name) <= 120
 
@@ -183,24 +192,27 @@ def test_a_path_is_named_by_its_last_part():
         "ingest.sources.0.path": "/data/books/more.jsonl",
         "encoder.model": "static:minishlab/potion",
     }
-    assert record.name_of(settings) == "path=more.jsonl,model=static-minishlab-potion"
+    assert (
+        variant_names.name_of(settings)
+        == "path=more.jsonl,model=static-minishlab-potion"
+    )
 
 
 @pytest.mark.parametrize("name", ["thesis/one.tex", "notes.txt", "data/a.jsonl"])
 def test_a_folder_with_files_of_others_is_no_run_directory(tmp_path, name):
-    record.check_folder(tmp_path / "none")
+    variant_records.check_folder(tmp_path / "none")
     for folder in (".git", "lost+found", "empty"):
         (tmp_path / folder).mkdir()
     (tmp_path / "lost+found" / "x").touch()
-    record.check_folder(tmp_path)
+    variant_records.check_folder(tmp_path)
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).touch()
     with pytest.raises(RunError) as caught:
-        record.check_folder(tmp_path)
+        variant_records.check_folder(tmp_path)
     assert f"run_dir={tmp_path}" in str(caught.value)
     assert repr(name.partition("/")[0]) in str(caught.value)
     (tmp_path / "01-ingest-0123456789ab").mkdir()
-    record.check_folder(tmp_path)
+    variant_records.check_folder(tmp_path)
 
 
 def test_a_run_directory_at_home_is_the_same_from_everywhere(tmp_path, monkeypatch):
@@ -216,7 +228,7 @@ def test_a_run_directory_at_home_is_the_same_from_everywhere(tmp_path, monkeypat
     for folder in ("a", "a/b"):
         monkeypatch.chdir(tmp_path / folder)
         assert finish(Recipe.from_dict(plain), tmp_path / "run") == "base"
-    assert record.variant_names(tmp_path / "run") == ["base"]
+    assert variant_records.variant_names(tmp_path / "run") == ["base"]
 
 
 def test_a_recipe_with_every_kind_of_path_is_one_variant_from_everywhere(
@@ -238,7 +250,7 @@ def test_a_recipe_with_every_kind_of_path_is_one_variant_from_everywhere(
     assert finish(Recipe.load("project/my.yaml"), Path("project/run")) == "base"
     project.rename(tmp_path / "moved")
     assert finish(Recipe.load("moved/my.yaml"), Path("moved/run")) == "base"
-    assert record.variant_names(Path("moved/run")) == ["base"]
+    assert variant_records.variant_names(Path("moved/run")) == ["base"]
     (tmp_path / "moved" / "other.txt").touch()
     other = Recipe.load("moved/my.yaml", overrides=["decontaminate=[moved/other.txt]"])
-    assert record.name_for(other, Path("moved/run")) != "base"
+    assert variant_names.name_for(other, Path("moved/run")) != "base"

@@ -13,14 +13,9 @@ from pydantic import ValidationError
 
 import nextlong
 from nextlong import pipeline, schemas
-from nextlong.artifacts import finished
-from nextlong.artifacts.finished import (
-    ComposeResult,
-    DraftResult,
-    SequenceFiles,
-    SpecialIds,
-    TokenizerResult,
-)
+from nextlong.artifacts import results, sequence_files
+from nextlong.artifacts.results import ComposeResult, DraftResult, TokenizerResult
+from nextlong.artifacts.sequence_files import SequenceFiles, SpecialIds
 from nextlong.engine.step import TaskResult
 from nextlong.export.arrange import RowsResult, SplitResult
 
@@ -53,7 +48,7 @@ def composed(*parts):
 def test_the_first_sequences_that_were_asked_for_belong_to_the_data_set(
     sequences, take
 ):
-    assert finished.sequences_per_part(sequences, composed((3, 0), (4,))) == take
+    assert results.sequences_per_part(sequences, composed((3, 0), (4,))) == take
 
 
 def tokenizer(**ids):
@@ -68,22 +63,22 @@ def tokenizer(**ids):
 
 
 def test_an_id_of_zero_is_put_between_chunks_and_none_is_not():
-    assert finished.special_ids(tokenizer(bos_id=0)) == SpecialIds(
+    assert sequence_files.special_ids(tokenizer(bos_id=0)) == SpecialIds(
         separator=(5, 6), bos=(0,), eos=()
     )
-    assert finished.special_ids(tokenizer(eos_id=7)) == SpecialIds(
+    assert sequence_files.special_ids(tokenizer(eos_id=7)) == SpecialIds(
         separator=(5, 6), bos=(), eos=(7,)
     )
 
 
 def test_cleaned_chunks_are_read_where_there_are_any():
-    assert finished.chunks_of({"chunk": "all", "decontaminate": "cleaned"}) == "cleaned"
-    assert finished.chunks_of({"chunk": "all"}) == "all"
+    assert results.chunks_of({"chunk": "all", "decontaminate": "cleaned"}) == "cleaned"
+    assert results.chunks_of({"chunk": "all"}) == "all"
 
 
 def test_tokens_and_references_are_those_of_the_sequences(shared_run):
     run = nextlong.open(shared_run)
-    store = finished.token_store(run.steps)
+    store = sequence_files.token_store(run.steps)
     whole = [
         (span, sequence.input_ids[span.token_start : span.token_end])
         for sequence in run.sequences()
@@ -152,7 +147,7 @@ def test_without_a_meta_document_the_key_is_the_first_documents_hash(
 
 KINDS = [
     kind
-    for kind in vars(finished).values()
+    for kind in vars(results).values()
     if isinstance(kind, type) and issubclass(kind, TaskResult)
 ]
 KINDS += [SplitResult, RowsResult]

@@ -19,23 +19,19 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts import lookup
-from nextlong.artifacts import resolve as stage
-from nextlong.artifacts.resolve import (
+from nextlong.artifacts import blocks
+from nextlong.artifacts.blocks import (
     Resolved,
-    Rows,
     cuts_of,
-    epoch_order,
     joined,
     joined_names,
     packed,
-    rank_places,
     resolve,
     resolve_table,
     sliced,
     span_texts,
-    worker_part,
 )
+from nextlong.artifacts.rows import Rows, epoch_order, rank_places, worker_part
 from nextlong.recipe import Recipe
 from nextlong.schemas import META, NO_CHUNK, SEPARATOR
 from nextlong.sequences.tokenizer import token_chars, train_bpe
@@ -187,15 +183,15 @@ def test_meta_chunks_rebuild_the_document(run, texts):
 
 def test_blocks_do_not_show_in_what_comes_out(run, monkeypatch):
     (whole,) = resolve(run.files, 0)
-    monkeypatch.setattr(stage, "_FIRST_BLOCK_TOKENS", 1)
-    monkeypatch.setattr(stage, "_BLOCK_TOKENS", 1)
-    blocks = list(resolve(run.files, 0))
-    assert len(blocks) == len(whole) > 1
+    monkeypatch.setattr(blocks, "_FIRST_BLOCK_TOKENS", 1)
+    monkeypatch.setattr(blocks, "_BLOCK_TOKENS", 1)
+    pieces = list(resolve(run.files, 0))
+    assert len(pieces) == len(whole) > 1
     assert (
-        np.concatenate([block.input_ids for block in blocks]).tolist()
+        np.concatenate([block.input_ids for block in pieces]).tolist()
         == whole.input_ids.tolist()
     )
-    assert [block.sequence_ids[0] for block in blocks] == whole.sequence_ids
+    assert [block.sequence_ids[0] for block in pieces] == whole.sequence_ids
     for name in (
         "chunk_ids",
         "doc_ids",
@@ -207,7 +203,7 @@ def test_blocks_do_not_show_in_what_comes_out(run, monkeypatch):
         "token_ends",
     ):
         assert (
-            np.concatenate([getattr(block, name) for block in blocks]).tolist()
+            np.concatenate([getattr(block, name) for block in pieces]).tolist()
             == getattr(whole, name).tolist()
         )
 
@@ -492,7 +488,7 @@ def ids_of(rows, row):
 
 def test_rows_keep_no_more_files_open_than_a_process_may(rows, monkeypatch):
     whole = [ids_of(rows, row) for row in range(len(rows))]
-    monkeypatch.setattr(lookup, "SHARDS_KEPT", 1)
+    monkeypatch.setattr("nextlong.artifacts.rows.SHARDS_KEPT", 1)
     few = Rows(rows._sources, index=rows.index, offsets=rows._offsets)
     assert [ids_of(few, row) for row in range(len(few))] == whole
     assert len(np.unique(few.index["part"])) > 1

@@ -13,15 +13,15 @@ from tests.support.arrow_files import write_documents
 
 import nextlong
 from nextlong import schemas
-from nextlong.artifacts import lookup
-from nextlong.artifacts.lookup import (
-    TokenStore,
+from nextlong.artifacts import corpus_files
+from nextlong.artifacts.corpus_files import (
     iter_chunk_texts,
     opened,
     read_chunks,
     runs_within,
     write_header,
 )
+from nextlong.artifacts.sequence_files import TokenStore
 from nextlong.corpus.chunk import _chunk_shard
 from nextlong.errors import RunError
 
@@ -82,7 +82,7 @@ def test_ids_pack_a_shard_and_a_row():
 
 def test_by_shard_names_each_shard_once_with_distinct_sorted_rows():
     ids = np.array([chunk_id(2, 5), chunk_id(0, 1), chunk_id(2, 5), chunk_id(2, 3)])
-    shards, places = lookup.by_shard(ids)
+    shards, places = corpus_files.by_shard(ids)
     assert [(shard, rows.tolist()) for shard, rows in shards] == [(0, [1]), (2, [3, 5])]
     assert np.concatenate([rows * 10 for _, rows in shards])[places].tolist() == [
         50,
@@ -94,16 +94,18 @@ def test_by_shard_names_each_shard_once_with_distinct_sorted_rows():
 
 def test_chunk_columns_and_lengths(chunks):
     ids = np.array([chunk_id(1, 0), chunk_id(0, 1), chunk_id(0, 0), chunk_id(0, 1)])
-    doc_row, separator = lookup.chunk_columns(ids, chunks, ("doc_row", "separator"))
+    doc_row, separator = corpus_files.chunk_columns(
+        ids, chunks, ("doc_row", "separator")
+    )
     assert doc_row.tolist() == [3, 0, 0, 0]
     assert separator.tolist() == [True, True, False, True]
-    assert lookup.chunk_chars(ids, chunks).tolist() == [4, 2, 5, 2]
+    assert corpus_files.chunk_chars(ids, chunks).tolist() == [4, 2, 5, 2]
 
 
 def test_document_columns_across_record_batches(documents):
     ids = np.array([chunk_id(1, 0), chunk_id(0, 2), chunk_id(0, 0), chunk_id(0, 2)])
-    assert lookup.source_ids(ids, documents).tolist() == ["d", "c", "a", "c"]
-    hashes, names = lookup.document_columns(
+    assert corpus_files.source_ids(ids, documents).tolist() == ["d", "c", "a", "c"]
+    hashes, names = corpus_files.document_columns(
         ids, documents, ("content_hash", "source_id")
     )
     assert hashes.tolist() == [100, 99, 97, 99]
@@ -111,7 +113,7 @@ def test_document_columns_across_record_batches(documents):
 
 
 def test_document_columns_come_in_the_order_asked_for(documents):
-    names, hashes = lookup.document_columns(
+    names, hashes = corpus_files.document_columns(
         np.array([chunk_id(0, 1)]), documents, ("source_id", "content_hash")
     )
     assert (names.tolist(), hashes.tolist()) == (["b"], [98])
@@ -119,16 +121,20 @@ def test_document_columns_come_in_the_order_asked_for(documents):
 
 def test_documents_that_were_written_anew_are_read_anew(documents):
     ids = np.array([chunk_id(1, 0)])
-    assert lookup.source_ids(ids, documents).tolist() == ["d"]
+    assert corpus_files.source_ids(ids, documents).tolist() == ["d"]
     documents[0].replace(documents[1])
-    assert lookup.source_ids(ids, documents).tolist() == ["a"]
+    assert corpus_files.source_ids(ids, documents).tolist() == ["a"]
 
 
 def test_columns_that_are_not_held_are_read_again(documents, monkeypatch):
-    monkeypatch.setattr(lookup, "_CACHED_BYTES", 0)
-    monkeypatch.setattr(lookup, "_cached_tables", {})
-    assert lookup.source_ids(np.array([2, 0, 2]), documents).tolist() == ["c", "a", "c"]
-    assert lookup._cached_tables == {}
+    monkeypatch.setattr(corpus_files, "_CACHED_BYTES", 0)
+    monkeypatch.setattr(corpus_files, "_cached_tables", {})
+    assert corpus_files.source_ids(np.array([2, 0, 2]), documents).tolist() == [
+        "c",
+        "a",
+        "c",
+    ]
+    assert corpus_files._cached_tables == {}
 
 
 def test_vectors_are_read_as_float32(tmp_path):
@@ -136,7 +142,7 @@ def test_vectors_are_read_as_float32(tmp_path):
         np.save(
             tmp_path / f"{shard}.npy", np.array([[shard, 1], [shard, 2]], np.float16)
         )
-    found = lookup.vectors(
+    found = corpus_files.vectors(
         np.array([chunk_id(1, 1), chunk_id(0, 0)]),
         [tmp_path / "0.npy", tmp_path / "1.npy"],
     )
@@ -153,7 +159,7 @@ def test_the_place_of_a_chunk_in_its_document_counts_from_one(shared_run):
         for doc in doc_rows.tolist():
             counted[doc] = counted.get(doc, 0) + 1
             expected.append(counted[doc])
-        told = lookup.chunk_names(
+        told = corpus_files.chunk_names(
             ids[::-1], documents=corpus.documents, chunks=corpus.chunks
         )
         assert [ordinal for _, ordinal in told] == expected[::-1]
@@ -161,11 +167,11 @@ def test_the_place_of_a_chunk_in_its_document_counts_from_one(shared_run):
 
 
 def test_a_person_is_shown_the_document_and_the_ordinal_of_a_chunk(chunks, documents):
-    assert lookup.chunk_names(np.array([1]), documents=documents, chunks=chunks) == [
-        ("a", 2)
-    ]
+    assert corpus_files.chunk_names(
+        np.array([1]), documents=documents, chunks=chunks
+    ) == [("a", 2)]
     with pytest.raises(IndexError):
-        lookup.chunk_names(
+        corpus_files.chunk_names(
             np.array([chunk_id(1, 7)]), documents=documents, chunks=chunks
         )
 

@@ -1,13 +1,13 @@
-"""Lookup: read CHUNKS, DOCUMENTS and TOKENS, and look them up by id, one shard at a time.
+"""Corpus files: read CHUNKS and DOCUMENTS, and look them up by id, a shard at a time.
 
-In:  ids in any order, with repeats. Out: arrays aligned with the ids, so that memory does not grow with the corpus. This module
-also writes `.npy` files piece by piece (`write_header`) and memory-maps them cheaply (`opened`).
+In:  ids in any order, with repeats. Out: arrays aligned with the ids, so that memory
+does not grow with the corpus. This module also writes `.npy` files piece by piece
+(`write_header`) and memory-maps them cheaply (`opened`).
 """
 
 from __future__ import annotations
 
 import mmap
-import resource
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -20,21 +20,33 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from nextlong import schemas
-from nextlong.errors import RunError
+from nextlong.artifacts.results import IngestFiles, chunk_files
+from nextlong.engine.step import (
+    Artifacts,
+)
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import Ints
 
 _Column = NDArray[Any]  # of a table, one value per row
 
+
 # To read one column of DOCUMENTS, so that the others stay compressed.
 _TEXTS = pa.ipc.IpcReadOptions(
     included_fields=[schemas.DOCUMENTS.get_field_index("text")]
 )
+
+
 _HASHES = pa.ipc.IpcReadOptions(
     included_fields=[schemas.DOCUMENTS.get_field_index("content_hash")]
 )
+
+
 _CACHED_BYTES = 1 << 25  # of DOCUMENTS columns cached per process
+
+
 _cached_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
+
+
 _cached_bytes = 0
 
 
@@ -350,115 +362,34 @@ def _header(file: FileVersion) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     return array.dtype, array.shape, array.offset
 
 
-# A shard has three memory-mapped files, each of which stays open: use a quarter of the allowed open files for both stores.
-SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 12))
+@dataclass(frozen=True)
+class CorpusFiles:
+    """The files of the text: DOCUMENTS and CHUNKS, one file per shard, in shard order."""
 
+    documents: Sequence[Path]
+    chunks: Sequence[Path]
 
-class _TokenShard(NamedTuple):
-    rows: Ints
-    offsets: Ints
-    ids: NDArray[np.uint32]
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenStore:
-    """The tokens of all chunks that drafts refer to, by chunk id, in one file of each kind per shard, in shard order.
-
-    The TOKENS of a shard are three memory-mapped arrays: `rows` (n,), the sorted chunk rows that were tokenized, `offsets` (n +
-    1,) and `ids`; chunk row `rows[i]` has the tokens `ids[offsets[i]:offsets[i + 1]]`. A process keeps its maps from task to
-    task: opening and faulting them again took a third of the look-up time of an export.
-    """
-
-    tokens: tuple[
-        Sequence[Path], Sequence[Path], Sequence[Path]
-    ]  # the files of rows, of offsets and of ids
-    documents: Sequence[
-        Path
-    ] = ()  # used, with `chunks`, only to name a chunk in an error
-    chunks: Sequence[Path] = ()
-
-    def counts(self, chunk_ids: Ints) -> Ints:
-        """Return the number of tokens of each chunk, shape (n,)."""
-        starts, stops = self.bounds(chunk_ids)
-        return stops - starts
-
-    def bounds(self, chunk_ids: Ints) -> tuple[Ints, Ints]:
-        """Return where the tokens of each chunk start and stop in the ids of its shard, shape (n,) each."""
+    def texts(self, chunk_ids: Ints) -> NDArray[np.object_]:
         shards, back = by_shard(chunk_ids)
-        starts, stops = [], []
-        for number, selected in shards:
-            if number >= len(self.tokens[0]):
-                raise self._not_tokenized(schemas.pack_ids(number, selected)[0])
-            shard = self._shard(number)
-            places = np.searchsorted(shard.rows, selected)
-            if places[-1] == len(shard.rows) or (shard.rows[places] != selected).any():
-                raise self._not_tokenized(
-                    schemas.pack_ids(number, selected)[~np.isin(selected, shard.rows)][
-                        0
-                    ]
-                )
-            starts.append(shard.offsets[places])
-            stops.append(shard.offsets[places + 1])
-        return np.concatenate(starts)[back], np.concatenate(stops)[back]
+        texts: list[str] = []
+        for shard, rows in shards:
+            for batch in iter_chunk_texts(
+                self.documents[shard], self.chunks[shard], rows
+            ):
+                texts += batch.texts
+        return np.array(texts, object)[back]
 
-    def copy_into(
-        self,
-        target: NDArray[Any],
-        *,
-        chunk_ids: Ints,
-        starts: Ints,
-        at: Ints,
-        lengths: Ints,
-    ) -> None:
-        """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are those of `bounds`."""
-        # One shard after the other: a block of sequences may refer to more shards than a
-        # process may have open files.
-        shards = schemas.shard_of(chunk_ids)
-        order = np.argsort(shards, kind="stable")
-        columns = [column[order].tolist() for column in (shards, starts, at, lengths)]
-        # Slices of memoryviews cost half as much as slices of arrays, but do not convert.
-        is_same_type = target.dtype == np.int32
-        into: Any = target.data if is_same_type else target
-        shard_before = -1
-        ids: Any = None
-        for shard, start, place, length in zip(*columns, strict=True):
-            if shard != shard_before:
-                shard_before = shard
-                ids = self._shard(shard).ids.view(np.int32)
-                if is_same_type:
-                    ids = ids.data
-            into[place : place + length] = ids[start : start + length]
+    def text(self, chunk_id: int) -> str:
+        return str(self.texts(np.array([chunk_id]))[0])
 
-    def ids(
-        self, chunk_ids: Ints, *, starts: Ints, stops: Ints
-    ) -> tuple[NDArray[np.int32], Ints]:
-        """Return the ids of all chunks, concatenated, and their offsets, shape (n + 1,), given the chunks' `bounds`."""
-        lengths = stops - starts
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        ids = np.empty(offsets[-1], np.int32)
-        self.copy_into(
-            ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths
-        )
-        return ids, offsets
-
-    def _shard(self, number: int) -> _TokenShard:
-        return _open(*(file_version(files[number]) for files in self.tokens))
-
-    def _not_tokenized(self, chunk_id: int) -> RunError:
-        try:
-            ((document, ordinal),) = chunk_names(
-                np.array([chunk_id]), documents=self.documents, chunks=self.chunks
-            )
-            name = f"{document} · chunk {ordinal}"
-        except IndexError:
-            name = "a chunk that is not in the corpus"
-        why = "is used in a sequence but has no tokens: a file of the run was altered"
-        return RunError(f"{name} {why}; run `nextlong verify RUN` to find the file")
+    def begins(self, chunk_ids: Ints) -> NDArray[np.bool_]:
+        """Return whether each chunk begins its document, shape (n,)."""
+        (start,) = chunk_columns(chunk_ids, self.chunks, ("start",))
+        return np.asarray(start == 0)
 
 
-@lru_cache(maxsize=SHARDS_KEPT)
-def _open(*files: FileVersion) -> _TokenShard:
-    """Memory-map the rows, offsets and ids of a shard."""
-    return _TokenShard(
-        *(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files)
+def corpus(done: Artifacts) -> CorpusFiles:
+    return CorpusFiles(
+        documents=IngestFiles.of(done).documents,
+        chunks=chunk_files(done).chunks,
     )

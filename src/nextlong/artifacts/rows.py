@@ -1,0 +1,174 @@
+"""Rows: the rows of a data set as memory-mapped tokens, in any order.
+
+In:  the SEQUENCES of one or more runs, and which of them are in which row. Out: token ids
+and spans of a row; the order of an epoch. No text is read: files are opened when a row
+first needs them, and `Rows` that are sent to another process do not take their open files
+along. The rows of a rank are a pure function of its arguments: ranks need no
+communication, and an interrupted epoch resumes from the number of rows that all ranks have
+read, with any number of ranks or workers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts.blocks import document_starts
+from nextlong.artifacts.sequence_files import SHARDS_KEPT, SequenceFiles
+from nextlong.rng import keyed_hash
+from nextlong.schemas import Ints
+
+# Tokens [first, last) of a row came from one chunk, or are a separator or special tokens; `role` numbers schemas.ROLES.
+_NAMES = ("sequence", "chunk_id", "role", "group", "first", "last")
+
+
+SPANS: Final = np.dtype(
+    list(zip(_NAMES, ("i4", "i8", "i1", "i4", "i8", "i8"), strict=True))
+)
+
+
+class Rows:
+    """Random access to rows: row i holds the sequences index[offsets[i]:offsets[i + 1]]; the `run` of a SEQUENCE_INDEX row is
+    its source.
+    """
+
+    def __init__(
+        self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: Ints
+    ) -> None:
+        self._sources, self.index, self._offsets = list(sources), index, offsets
+        self._open: dict[tuple[int, int], pa.RecordBatchFileReader] = {}
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": {}}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of what the sequences hold, and of which sequences are in which row."""
+        composed = [source.fingerprint for source in self._sources]
+        state = hashlib.blake2b(" ".join(composed).encode(), digest_size=8)
+        state.update(self.index.tobytes())
+        state.update(self._offsets.tobytes())
+        return state.hexdigest()
+
+    @property
+    def longest(self) -> int:
+        return int(self.index["length"].max())
+
+    def lengths(self, row: int) -> Ints:
+        return self.index["length"][self._offsets[row] : self._offsets[row + 1]]
+
+    def copy_into(self, target: Ints, row: int) -> None:
+        """Write the token ids of a row, shape (tokens of the row,), to `target`."""
+        for source, batch, first, last in self._sequences(row):
+            names = ("chunk_id", "role", "token_start", "token_end")
+            chunk_ids, roles, starts, ends = (
+                batch.column(name).values.to_numpy() for name in names
+            )
+            is_chunk, lengths, ids = (
+                chunk_ids != schemas.NO_CHUNK,
+                ends - starts,
+                target[first:last],
+            )
+            named = chunk_ids[is_chunk]
+            firsts, _ = source.tokens.bounds(named)
+            source.tokens.copy_into(
+                ids,
+                chunk_ids=named,
+                starts=firsts,
+                at=starts[is_chunk],
+                lengths=lengths[is_chunk],
+            )
+            source.special.copy_into(ids, roles=roles, starts=starts, lengths=lengths)
+
+    def spans(self, row: int) -> NDArray[Any]:
+        """Return the SPANS of a row, in order, with tokens counted from its start."""
+        spans = []
+        for number, (_, batch, first, _) in enumerate(self._sequences(row)):
+            columns = np.zeros(len(batch.column("role").values), SPANS)
+            columns["sequence"] = number
+            for name in ("chunk_id", "role", "group"):
+                columns[name] = batch.column(name).values.to_numpy()
+            for name, column in (("first", "token_start"), ("last", "token_end")):
+                columns[name] = batch.column(column).values.to_numpy() + first
+            spans.append(columns)
+        return np.concatenate(spans)
+
+    def _sequences(
+        self, row: int
+    ) -> Iterator[tuple[SequenceFiles, pa.RecordBatch, int, int]]:
+        """Yield the run, the SEQUENCES batch and the tokens [first, last) in the row of each sequence of a row."""
+        first = 0
+        for run, part, place, length, _ in self.index[
+            self._offsets[row] : self._offsets[row + 1]
+        ].tolist():
+            if (run, part) not in self._open:
+                if len(self._open) >= SHARDS_KEPT:
+                    self._open.clear()
+                self._open[run, part] = pa.ipc.open_file(
+                    pa.memory_map(str(self._sources[run].sequences[part]))
+                )
+            yield (
+                self._sources[run],
+                self._open[run, part].get_batch(place),
+                first,
+                first + length,
+            )
+            first += length
+
+
+def original_lengths(lengths: Ints, spans: NDArray[Any]) -> Ints:
+    """Return the length of each original document of a row, from its `spans` (SPANS); an extended sequence is one document."""
+    starts = document_starts(
+        lengths, roles=spans["role"], groups=spans["group"], starts=spans["first"]
+    )
+    return np.diff(starts, append=lengths.sum())
+
+
+Order = Literal["shuffled", "arranged"]
+
+
+Remainder = Literal["keep", "drop", "repeat"]
+
+
+def epoch_order(rows: int, *, order: Order, seed: int, epoch: int) -> Ints:
+    """Return the row numbers of an epoch, shape (rows,): as arranged, or shuffled by their keyed hash."""
+    numbers = np.arange(rows)
+    if order == "arranged":
+        return numbers
+    return np.argsort(
+        keyed_hash(numbers.astype(np.uint64), seed=seed, stage=f"epoch {epoch}")
+    )
+
+
+def rank_places(
+    rows: int, *, start: int, rank: int, world_size: int, remainder: Remainder
+) -> Ints:
+    """Return the places in the epoch's order that a rank reads after all ranks have read `start` rows: every world_size-th.
+
+    If the rows do not divide evenly among the ranks, the rest is kept (the first ranks read one more), dropped, or filled up
+    with the first rows of the epoch, so that all ranks read the same number.
+    """
+    left = rows - start
+    if remainder == "drop":
+        left -= left % world_size
+    elif remainder == "repeat":
+        left += -left % world_size
+    return np.arange(start + rank, start + left, world_size) % max(1, rows)
+
+
+def worker_part(places: Ints, *, worker: int, workers: int, batch_size: int) -> Ints:
+    """Return the places of a rank that one of its workers reads: every `workers`-th batch.
+
+    A DataLoader takes batches from its workers in turn, so the batches are in order for any number of workers.
+    """
+    return np.compress(np.arange(len(places)) // batch_size % workers == worker, places)

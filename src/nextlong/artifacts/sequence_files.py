@@ -1,0 +1,311 @@
+"""Sequence files: SEQUENCES, and the files of text, tokens and tokenizer they refer to.
+
+In:  finished steps by name. Out: `SequenceFiles` with paths and the ids inserted between
+chunks, which other processes can open without the recipe; `TokenStore`, the tokens of
+chunks by id.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts.corpus_files import (
+    CorpusFiles,
+    FileVersion,
+    by_shard,
+    chunk_names,
+    corpus,
+    file_version,
+)
+from nextlong.artifacts.results import (
+    ComposeFiles,
+    IngestFiles,
+    ReferencedChunksFiles,
+    TokenizerFiles,
+    TokenizerResult,
+    TokensFiles,
+    chunks_of,
+)
+from nextlong.engine.step import (
+    Artifacts,
+)
+from nextlong.errors import RunError
+from nextlong.schemas import SEQUENCE_INDEX, Ints
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+# A shard has three memory-mapped files, each of which stays open: use a quarter of the allowed open files for both stores.
+SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 12))
+
+
+class _TokenShard(NamedTuple):
+    rows: Ints
+    offsets: Ints
+    ids: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenStore:
+    """The tokens of all chunks that drafts refer to, by chunk id, in one file of each kind per shard, in shard order.
+
+    The TOKENS of a shard are three memory-mapped arrays: `rows` (n,), the sorted chunk rows that were tokenized, `offsets` (n +
+    1,) and `ids`; chunk row `rows[i]` has the tokens `ids[offsets[i]:offsets[i + 1]]`. A process keeps its maps from task to
+    task: opening and faulting them again took a third of the look-up time of an export.
+    """
+
+    tokens: tuple[
+        Sequence[Path], Sequence[Path], Sequence[Path]
+    ]  # the files of rows, of offsets and of ids
+    documents: Sequence[
+        Path
+    ] = ()  # used, with `chunks`, only to name a chunk in an error
+    chunks: Sequence[Path] = ()
+
+    def counts(self, chunk_ids: Ints) -> Ints:
+        """Return the number of tokens of each chunk, shape (n,)."""
+        starts, stops = self.bounds(chunk_ids)
+        return stops - starts
+
+    def bounds(self, chunk_ids: Ints) -> tuple[Ints, Ints]:
+        """Return where the tokens of each chunk start and stop in the ids of its shard, shape (n,) each."""
+        shards, back = by_shard(chunk_ids)
+        starts, stops = [], []
+        for number, selected in shards:
+            if number >= len(self.tokens[0]):
+                raise self._not_tokenized(schemas.pack_ids(number, selected)[0])
+            shard = self._shard(number)
+            places = np.searchsorted(shard.rows, selected)
+            if places[-1] == len(shard.rows) or (shard.rows[places] != selected).any():
+                raise self._not_tokenized(
+                    schemas.pack_ids(number, selected)[~np.isin(selected, shard.rows)][
+                        0
+                    ]
+                )
+            starts.append(shard.offsets[places])
+            stops.append(shard.offsets[places + 1])
+        return np.concatenate(starts)[back], np.concatenate(stops)[back]
+
+    def copy_into(
+        self,
+        target: NDArray[Any],
+        *,
+        chunk_ids: Ints,
+        starts: Ints,
+        at: Ints,
+        lengths: Ints,
+    ) -> None:
+        """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are those of `bounds`."""
+        # One shard after the other: a block of sequences may refer to more shards than a
+        # process may have open files.
+        shards = schemas.shard_of(chunk_ids)
+        order = np.argsort(shards, kind="stable")
+        columns = [column[order].tolist() for column in (shards, starts, at, lengths)]
+        # Slices of memoryviews cost half as much as slices of arrays, but do not convert.
+        is_same_type = target.dtype == np.int32
+        into: Any = target.data if is_same_type else target
+        shard_before = -1
+        ids: Any = None
+        for shard, start, place, length in zip(*columns, strict=True):
+            if shard != shard_before:
+                shard_before = shard
+                ids = self._shard(shard).ids.view(np.int32)
+                if is_same_type:
+                    ids = ids.data
+            into[place : place + length] = ids[start : start + length]
+
+    def ids(
+        self, chunk_ids: Ints, *, starts: Ints, stops: Ints
+    ) -> tuple[NDArray[np.int32], Ints]:
+        """Return the ids of all chunks, concatenated, and their offsets, shape (n + 1,), given the chunks' `bounds`."""
+        lengths = stops - starts
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        ids = np.empty(offsets[-1], np.int32)
+        self.copy_into(
+            ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths
+        )
+        return ids, offsets
+
+    def _shard(self, number: int) -> _TokenShard:
+        return _open(*(file_version(files[number]) for files in self.tokens))
+
+    def _not_tokenized(self, chunk_id: int) -> RunError:
+        try:
+            ((document, ordinal),) = chunk_names(
+                np.array([chunk_id]), documents=self.documents, chunks=self.chunks
+            )
+            name = f"{document} · chunk {ordinal}"
+        except IndexError:
+            name = "a chunk that is not in the corpus"
+        why = "is used in a sequence but has no tokens: a file of the run was altered"
+        return RunError(f"{name} {why}; run `nextlong verify RUN` to find the file")
+
+
+@lru_cache(maxsize=SHARDS_KEPT)
+def _open(*files: FileVersion) -> _TokenShard:
+    """Memory-map the rows, offsets and ids of a shard."""
+    return _TokenShard(
+        *(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files)
+    )
+
+
+def padding_id(eos_id: int | None) -> int:
+    """Return the id that pads documents: EOS, or 0 for a tokenizer without one."""
+    return 0 if eos_id is None else eos_id
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The token ids of separators and special tokens."""
+
+    separator: tuple[int, ...] = ()
+    bos: tuple[int, ...] = ()
+    eos: tuple[int, ...] = ()
+
+    def copy_into(
+        self,
+        target: NDArray[Any],
+        *,
+        roles: NDArray[np.int8],
+        starts: Ints,
+        lengths: Ints,
+    ) -> None:
+        """Write the first `lengths[j]` ids of each span's role to `target[starts[j]:]`; spans of chunks are skipped."""
+        for role, ids in {
+            schemas.SEPARATOR: self.separator,
+            schemas.BOS: self.bos,
+            schemas.EOS: self.eos,
+        }.items():
+            spans = np.flatnonzero(roles == role)
+            for number, token in enumerate(ids):
+                target[starts[spans[lengths[spans] > number]] + number] = token
+
+
+@dataclass(frozen=True, kw_only=True)
+class SequenceFiles:
+    """The SEQUENCES files of a finished run, how many sequences of each belong to the data set, and the files they refer to.
+
+    CHUNKS and hashes have one file per shard. Runs whose chunk ids mean the same chunks have the same `corpus_id`.
+    `special_texts` maps roles to the text of separators and special tokens.
+    `fingerprint` is that of the step `compose`: it covers the texts, the tokenizer and
+    every setting that the token ids depend on.
+    """
+
+    fingerprint: str
+    sequences: Sequence[Path]
+    take: tuple[int, ...]
+    corpus: CorpusFiles
+    corpus_id: str
+    hashes: Sequence[Path]
+    tokens: TokenStore
+    special: SpecialIds
+    special_texts: dict[int, str]
+    tokenizer: Path
+    token_chars: (
+        Path  # TOKEN_CHARS, from which the characters of a cut chunk are computed
+    )
+
+    @classmethod
+    def of(cls, done: Artifacts, take: Sequence[int]) -> SequenceFiles:
+        """Return the files of finished steps; the first `take[i]` sequences of SEQUENCES file i are the data set."""
+        tokenizer = TokenizerFiles.of(done)
+        special_texts = done["tokenizer"].result(TokenizerResult).special_texts
+        roles = (schemas.SEPARATOR, schemas.BOS, schemas.EOS)
+        return cls(
+            fingerprint=done["compose"].manifest["fingerprint"],
+            sequences=ComposeFiles.of(done).sequences,
+            take=tuple(take),
+            corpus=corpus(done),
+            corpus_id=chunks_of(done).manifest["fingerprint"],
+            hashes=IngestFiles.of(done).hashes,
+            tokens=token_store(done),
+            special=special_ids(done),
+            special_texts=dict(zip(roles, special_texts, strict=True)),
+            tokenizer=tokenizer.tokenizer,
+            token_chars=tokenizer.token_chars,
+        )
+
+    def read_index(self, *, run: int = 0) -> NDArray[Any]:
+        """Return the SEQUENCE_INDEX of the run in draft order; `run` is its number among several runs."""
+        rows = [
+            (
+                run,
+                part,
+                place,
+                batch.column("token_end").values[-1].as_py(),
+                batch.column("key")[0].as_py(),
+            )
+            for part, place, batch in self._batches()
+        ]
+        return np.array(rows, SEQUENCE_INDEX)
+
+    def chunk_ids(self) -> tuple[Ints, Ints]:
+        """Return the chunk ids of the sequences in the order of `read_index`; those of i are ids[offsets[i]:offsets[i + 1]]."""
+        id_arrays = (
+            batch.column("chunk_id").values.to_numpy()
+            for _, _, batch in self._batches()
+        )
+        chunk_ids = [ids[ids != schemas.NO_CHUNK] for ids in id_arrays]
+        return np.concatenate([np.empty(0, np.int64), *chunk_ids]), np.cumsum(
+            [0, *map(len, chunk_ids)], dtype=np.int64
+        )
+
+    def _batches(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """Yield part, place within it, and the record batch of each sequence of the data set."""
+        for part, (path, count) in enumerate(
+            zip(self.sequences, self.take, strict=True)
+        ):
+            with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+                for place in range(count):
+                    yield part, place, reader.get_batch(place)
+
+
+@lru_cache(maxsize=2)
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Load a run's tokenizer.json, once per process; special tokens spelled out in documents are encoded as text."""
+    from tokenizers import Tokenizer
+
+    tokenizer = without_options(Tokenizer.from_file(str(path)))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def without_options(tokenizer: Tokenizer) -> Tokenizer:
+    """Disable truncation, padding and BPE dropout, which would change or randomize the ids of a text."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
+    return tokenizer
+
+
+def token_store(done: Artifacts) -> TokenStore:
+    text = corpus(done)
+    tokens = TokensFiles.of(done)
+    of_shards = (
+        ReferencedChunksFiles.of(done).rows,
+        tokens.offsets,
+        tokens.ids,
+    )
+    return TokenStore(tokens=of_shards, documents=text.documents, chunks=text.chunks)
+
+
+def special_ids(done: Artifacts) -> SpecialIds:
+    """Return the ids that a finished run inserts between chunks."""
+    tokenizer = done["tokenizer"].result(TokenizerResult)
+    bos, eos = (
+        (special,) if special is not None else ()
+        for special in (tokenizer.bos_id, tokenizer.eos_id)
+    )
+    return SpecialIds(separator=tokenizer.separator_ids, bos=bos, eos=eos)
