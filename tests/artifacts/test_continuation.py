@@ -1,5 +1,7 @@
 """The ids of a chunk are those that Hugging Face tokenizers give it within its document."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -43,12 +45,8 @@ def whole_ids(tokenizer, text):
 def test_ids_by_lines_are_those_of_the_whole_text(name, pieces):
     tokenizer = TOKENIZERS[name]
     # An added token that takes the newline beside it would belong to two lines.
-    text = (
-        "".join(pieces)
-        .replace("<tool>\n", "<tool>.\n")
-        .replace("\n<tool>", "\n.<tool>")
-    )
-    text = text.replace("<tool> \n", "<tool>.\n").replace("\n <tool>", "\n.<tool>")
+    text = re.sub(r"<tool>[ \t]*\n", "<tool>.\n", "".join(pieces))
+    text = re.sub(r"\n[ \t]*<tool>", "\n.<tool>", text)
     lines = [line + "\n" for line in text.split("\n")]
     begins = [number == 0 for number in range(len(lines))]
     ids = np.concatenate(ids_within(tokenizer, lines, begins)).tolist()
