@@ -178,7 +178,7 @@ def test_a_variant_goes_wherever_a_run_goes(three, call):
     for name, tokens in zip(NAMES, ("1,024", "1,025", "512"), strict=True):
         assert f"{three}@{name}" in call("peek", f"{three}@{name}")[1]
         measured = json.loads(call("stats", f"{three}@{name}", "--json")[1])
-        assert (measured["run"], f"{measured['target_tokens']:,}") == (
+        assert (measured["run"], f"{measured['setting']['target_tokens']:,}") == (
             f"{three}@{name}",
             tokens,
         )
