@@ -77,7 +77,7 @@ def test_parts_count_refused_questions_as_0_like_the_whole(tmp_path):
         for one in tables.all_tables([results.read_results(folder)])
         if "difficulty" in one.title
     )
-    assert "refused questions count as 0 in every column" in table.about
+    assert "refused questions count as 0 in every column" in table.caption
     ((_, (overall, easy, hard, short, *_, n)),) = table.rows
     assert (easy.value, hard.value, short.value) == (
         100.0,

@@ -53,7 +53,7 @@ def show(results: Sequence[ModelResults], console: Console) -> None:
         console_tables.show_in_blocks(
             ["", *table.columns], table.all_rows(), console, names=1
         )
-        console_tables.say(f"{table.about}\n", console, style="dim")
+        console_tables.say(f"{table.caption}\n", console, style="dim")
 
 
 def as_json(results: Sequence[ModelResults]) -> list[Json]:
@@ -125,7 +125,7 @@ def write(
     for output in outputs:
         if output.suffix == ".html":  # one page, which loads nothing from elsewhere
             rows_of = partial(
-                tables.ScoreTable.all_rows, plain=escape, bold=Markup("<b>{}</b>")
+                tables.ScoreTable.all_rows, escape=escape, bold=Markup("<b>{}</b>")
             )
             drawings = [(title, Markup(svg)) for title, svg, _ in made.values()]
             page = html.render(

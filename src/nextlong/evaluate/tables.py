@@ -1,10 +1,15 @@
-"""Tables: results as rows, with the models side by side, as text, Markdown or LaTeX; and the paper's columns (§4.1, Tables 1, 2).
+"""Tables: results as rows, with the models side by side, as text, Markdown or LaTeX.
 
-A cell that was not measured is a dash; a score is followed by its bootstrap 95 % interval, a row by its number of questions. A
-score is bold if it is greater than every other of its column and differs from each significantly (`results.is_better`).
+In:  results directories that were read. Out: tables by category, task, part and probe, and
+the paper's columns (§4.1, Tables 1, 2).
 
-The paper's average is the mean of HELMET's five categories and RULER, each the mean over its tasks, over the lengths 8K to 128K; it
-gives the 62.58 and 65.76 of the paper from its own columns. Two columns exist in two protocols, which are never mixed.
+A cell that was not measured is a dash; a score is followed by its bootstrap 95 % interval,
+a row by its number of questions. A score is bold if it is greater than every other of its
+column and differs from each significantly (`results.is_better`).
+
+The paper's average is the mean of HELMET's five categories and RULER, each the mean over
+its tasks, over the lengths 8K to 128K; it gives the 62.58 and 65.76 of the paper from its
+own columns. Two columns exist in two protocols, which are never mixed.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from nextlong.evaluate.probe import Probe
-from nextlong.evaluate.registry import all_tasks, registered
+from nextlong.evaluate.registry import all_probes, all_tasks
 from nextlong.evaluate.results import (
     ModelResults,
     Result,
@@ -26,19 +31,15 @@ from nextlong.evaluate.results import (
 from nextlong.evaluate.task import Task, short
 from nextlong.text import Json
 
+# The columns of the paper's tables.
 CATEGORIES: Final = ("Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")
 _LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
+# The same column measured by another protocol.
 _OTHER_PROTOCOL: Final = {"ICL": "ICL 2024", "RULER": "HELMET-RULER"}
-_HELMET: Final = (
-    "Recall",
-    "RAG",
-    "ICL",
-    "Cite",
-    "Re-rank",
-    "LongQA",
-    "Summ",
-)  # all of it, in the order of its tables
-# Tasks that are scored by a metric, by a judge of the user's, or by HELMET's own.
+# All of HELMET, in the order of its tables.
+_HELMET: Final = ("Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")
+# Tasks that a metric, a judge of the user's, or HELMET's own may score, so that a row
+# names which; ALCE among them because HELMET's score also counts citations.
 _SEVERAL_WAYS: Final = (
     "narrativeqa",
     "infbench_sum",
@@ -46,37 +47,51 @@ _SEVERAL_WAYS: Final = (
     "alce_asqa",
     "alce_qampari",
 )
-_Cell = float | Score | str | None
+# A number, a score with its questions, a word, or what was not measured.
+Cell = float | Score | str | None
+Row = tuple[str, tuple[Cell, ...]]
 
 
 @dataclass(frozen=True)
 class ScoreTable:
-    """A title, a description, and named columns and rows of numbers."""
+    """A title, a caption, and named columns and rows of numbers.
+
+    rows_are: "rivals" of which each column has a best one, or "parts" that nobody compares
+    """
 
     title: str
-    about: str
+    caption: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[_Cell, ...]], ...]
+    rows: tuple[Row, ...]
     rows_are: Literal["rivals", "parts"] = "rivals"
 
     def all_rows(
-        self, plain: Callable[[str], str] = str, bold: str = "{}"
+        self, escape: Callable[[str], str] = str, bold: str = "{}"
     ) -> list[list[str]]:
-        """Return names and cells as text; `bold` is the format of scores significantly above all others of their column."""
+        """Return names and cells as text.
+
+        `escape` makes a text safe for the output, `bold` is the format of scores
+        significantly above all others of their column.
+        """
         rows = []
-        for number, (name, cells) in enumerate(self.rows):
-            others = [
-                row for place, (_, row) in enumerate(self.rows) if place != number
-            ]
-            shown = [plain(name), *(plain(_text_of(cell)) for cell in cells)]
-            for column, cell in enumerate(cells if self.rows_are == "rivals" else ()):
-                rivals = [
-                    other for row in others if isinstance(other := row[column], Score)
-                ]
-                if isinstance(cell, Score) and is_better(cell, rivals):
-                    shown[column + 1] = bold.format(shown[column + 1])
-            rows.append(shown)
+        for index, (name, cells) in enumerate(self.rows):
+            row = [escape(name)]
+            for column, cell in enumerate(cells):
+                text = escape(_text_of(cell))
+                if self._is_best(index, column):
+                    text = bold.format(text)
+                row.append(text)
+            rows.append(row)
         return rows
+
+    def _is_best(self, index: int, column: int) -> bool:
+        """Return whether a row's score is significantly above all others of a column."""
+        cells = [cells[column] for _, cells in self.rows]
+        cell = cells.pop(index)
+        if self.rows_are != "rivals" or not isinstance(cell, Score):
+            return False
+        rivals = [rival for rival in cells if isinstance(rival, Score)]
+        return is_better(cell, rivals)
 
 
 def tasks_of(category: str) -> list[Task]:
@@ -84,9 +99,11 @@ def tasks_of(category: str) -> list[Task]:
 
 
 def _mean(scores: Sequence[Score | None]) -> Score | None:
-    """Return the mean of scores; None if one is missing, or if there are no scores."""
+    """Return the mean of scores; None if one is missing, or if there are none."""
     known = [score for score in scores if score is not None]
-    return Score.mean(known) if known and len(known) == len(scores) else None
+    if not known or len(known) < len(scores):
+        return None
+    return Score.mean(known)
 
 
 def mean_score(
@@ -96,322 +113,388 @@ def mean_score(
 
 
 def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Task]:
-    """Return the tasks of a category that were measured wherever any of them was, by every model, and scored in one way."""
-    names = {task.name for task in tasks_of(category)}
-    # Means over different tasks would compare nothing: a task counts only where all models have it, scored alike.
-    measured = [
-        (one, result.length)
-        for one in results
-        for result in one.finished
-        if result.task in names
+    """Return the tasks of a category that every model has, scored in one way.
+
+    Means over different tasks would compare nothing: a task counts only where it was
+    measured by all models wherever any task of the category was.
+    """
+    tasks = tasks_of(category)
+    names = {task.name for task in tasks}
+    measured = []
+    for model in results:
+        for result in model.finished:
+            if result.task in names:
+                measured.append((model, result.length))
+    if not measured:
+        return []
+
+    def is_everywhere(name: str) -> bool:
+        return all(model.score(name, length) is not None for model, length in measured)
+
+    def is_one_way(name: str) -> bool:
+        if name not in _SEVERAL_WAYS:
+            return True
+        ways = set[str]().union(*(model.scored_by(name) for model in results))
+        return len(ways) == 1
+
+    return [
+        task for task in tasks if is_one_way(task.name) and is_everywhere(task.name)
     ]
-
-    def is_shared(name: str) -> bool:
-        is_one_way = (
-            len({way for one in results for way in one.scored_by(name)}) == 1
-            or name not in _SEVERAL_WAYS
-        )
-        return is_one_way and all(
-            one.score(name, length) is not None for one, length in measured
-        )
-
-    return [task for task in tasks_of(category) if measured and is_shared(task.name)]
 
 
 def title_of(category: str, tasks: Sequence[Task]) -> str:
-    """Return the category's name, with how many of its tasks were measured where it is not all."""
+    """Return a category's name, with how many of its tasks were measured if not all."""
     total = len(tasks_of(category))
-    return (
-        category
-        if len(tasks) == total
-        else f"{category}, {len(tasks)} of {total} tasks"
-    )
+    if len(tasks) == total:
+        return category
+    return f"{category}, {len(tasks)} of {total} tasks"
 
 
 def lengths_of(results: Sequence[ModelResults]) -> list[int]:
     """Return every length that was measured, ascending."""
-    return sorted(
-        {
-            result.length
-            for one in results
-            for result in one.finished
-            if result.length is not None
-        }
-    )
+    lengths = set()
+    for model in results:
+        for result in model.finished:
+            if result.length is not None:
+                lengths.add(result.length)
+    return sorted(lengths)
 
 
 def mixed_protocols(results: Sequence[ModelResults]) -> list[str]:
-    """Describe where models were measured in different ways: task, length, and the differences."""
-    seen: dict[tuple[str, int | None], tuple[str, Result]] = {}
+    """Describe where models were measured in different ways: task, length, differences."""
+    first_measured: dict[tuple[str, int | None], tuple[str, Result]] = {}
     found = []
-    for one in results:
-        for result in one.finished:
+    for model in results:
+        for result in model.finished:
             # Every model is compared with the first that has the same task and length.
-            name, first = seen.setdefault(
-                (result.task, result.length), (one.name, result)
-            )
-            if several := differences(first.protocol, result.protocol):
-                what = f"{result.task} at {short(result.length)}"
-                found.append(f"{what}: {name} and {one.name} have {', '.join(several)}")
+            key = (result.task, result.length)
+            name, first = first_measured.setdefault(key, (model.name, result))
+            several = differences(first.protocol, result.protocol)
+            if several:
+                where = f"{result.task} at {short(result.length)}"
+                models = f"{name} and {model.name}"
+                found.append(f"{where}: {models} have {', '.join(several)}")
     return found
 
 
 def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
-    """Yield every table that there are results for; scores get a last column with the number of questions of each row."""
+    """Yield every table that there are results for.
+
+    Scores get a last column with the number of questions of each row.
+    """
     mixed = mixed_protocols(results)
-    for table in (
-        *_of_the_paper(results),
-        *_by_category(results),
-        *(_by_part(results, task) for task in all_tasks().values() if task.splits),
-        *(
-            _of_probe(results, probe)
-            for probe in registered().values()
-            if isinstance(probe, Probe)
-        ),
-    ):
-        cells_of_all = [cell for _, cells in table.rows for cell in cells]
-        if all(cell is None for cell in cells_of_all):
+    for table in _every_table(results):
+        if all(cell is None for cell in _cells_of(table)):
             continue
-        are_compared, about = (
-            table.rows_are == "rivals" and len(table.rows) > 1,
-            table.about,
-        )
-        columns, rows = table.columns, list(table.rows)
-        if any(isinstance(cell, Score) for cell in cells_of_all):
-            columns = (*columns, "n")
-            for number, (name, cells) in enumerate(rows):
-                scores = [cell for cell in cells if isinstance(cell, Score)]
-                # The fewest and the most questions of a score in the row; one number if they are equal.
-                counts = sorted({score.n for score in scores})
-                count = "–".join(
-                    f"{one:,}" for one in dict.fromkeys((*counts[:1], *counts[-1:]))
-                )
-                refused = max((score.refused for score in scores), default=0)
-                rows[number] = (
-                    name,
-                    (*cells, f"{count}, {refused:,} refused = 0" if refused else count),
-                )
-            about += " In brackets: bootstrap 95 % intervals over questions."
-            if are_compared:
-                about += " Bold: better than every other row, p < 0.05 in paired permutation tests; not corrected for columns."
+        are_compared = table.rows_are == "rivals" and len(table.rows) > 1
+        if any(isinstance(cell, Score) for cell in _cells_of(table)):
+            table = _with_counts(table, are_compared=are_compared)
         if mixed and are_compared:
-            about += f" Mixed protocols, so no score is bold: {'; '.join(mixed)}."
-        yield replace(table, about=about, columns=columns, rows=tuple(rows))
+            note = f" Mixed protocols, so no score is bold: {'; '.join(mixed)}."
+            table = replace(table, caption=table.caption + note)
+        yield table
 
 
-def _of_the_paper(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
-    """Yield the paper's table, and one of HELMET's seven categories where Cite or Summ were measured."""
-    measured = {
-        task.category
-        for task in all_tasks().values()
-        if any(one.of(task.name) for one in results)
-    }
+def _every_table(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
+    """Yield every table, those without results among them."""
+    yield _of_the_paper(results)
+    yield _of_helmet(results)
+    yield from _by_category(results)
+    lengths = lengths_of(results)
+    for model in results:
+        yield from _by_task(model, lengths)
+    for task in all_tasks().values():
+        if task.splits:
+            yield _by_part(results, task)
+    for probe in all_probes():
+        yield _of_probe(results, probe)
+
+
+def _cells_of(table: ScoreTable) -> Iterator[Cell]:
+    for _, cells in table.rows:
+        yield from cells
+
+
+def _with_counts(table: ScoreTable, *, are_compared: bool) -> ScoreTable:
+    """Return a table with the number of questions of each row, and what marks mean."""
+    rows = [(name, (*cells, _count(cells))) for name, cells in table.rows]
+    caption = table.caption + " In brackets: bootstrap 95 % intervals over questions."
+    if are_compared:
+        caption += (
+            " Bold: better than every other row, p < 0.05 in paired permutation tests; "
+            "not corrected for columns."
+        )
+    return replace(
+        table, caption=caption, columns=(*table.columns, "n"), rows=tuple(rows)
+    )
+
+
+def _count(cells: Sequence[Cell]) -> str:
+    """Return the fewest and the most questions of a score in a row, and the refused."""
+    scores = [cell for cell in cells if isinstance(cell, Score)]
+    counts = sorted({score.n for score in scores})
+    text = ""
+    if counts:
+        text = f"{counts[0]:,}"
+        if len(counts) > 1:
+            text += f"–{counts[-1]:,}"
+    refused = max((score.refused for score in scores), default=0)
+    return f"{text}, {refused:,} refused = 0" if refused else text
+
+
+def _of_the_paper(results: Sequence[ModelResults]) -> ScoreTable:
+    """Return the paper's table."""
+    measured = set()
+    for task in all_tasks().values():
+        if any(model.of(task.name) for model in results):
+            measured.add(task.category)
     # A column has the other protocol where only that was measured, by any model.
-    others = {
-        name: other
-        for name, other in _OTHER_PROTOCOL.items()
-        if other in measured and name not in measured
-    }
-    categories = [others.get(name, name) for name in CATEGORIES]
+    categories = []
+    for category in CATEGORIES:
+        other = _OTHER_PROTOCOL.get(category)
+        is_other = other in measured and category not in measured
+        categories.append(other if other and is_other else category)
+
     rows = []
-    for one in results:
-        # Each cell is a mean over lengths of means over tasks, as in Tables 1 and 2; one missing part leaves a dash.
-        scores = [
-            _mean([mean_score(one, tasks_of(name), length) for length in _LENGTHS])
-            for name in categories
-        ]
-        rows.append((one.name, (_mean(scores), *scores)))
-    about = "Mean over 8K, 16K, 32K, 64K and 128K; the average is over the six columns (paper, Tables 1 and 2)."
-    ways = {
-        one.name: " and ".join(sorted(one.scored_by("narrativeqa"))) for one in results
-    }
-    if any(ways.values()):
-        about += f" NarrativeQA is scored by {'; '.join(f'{way} ({name})' for name, way in ways.items() if way)}."
-    yield ScoreTable("HELMET and RULER", about, ("Avg.", *categories), tuple(rows))
+    for model in results:
+        # Each cell is a mean over lengths of means over tasks, as in Tables 1 and 2; one
+        # missing part leaves a dash.
+        scores = []
+        for category in categories:
+            tasks = tasks_of(category)
+            by_length = [mean_score(model, tasks, length) for length in _LENGTHS]
+            scores.append(_mean(by_length))
+        rows.append((model.name, (_mean(scores), *scores)))
+
+    caption = (
+        "Mean over 8K, 16K, 32K, 64K and 128K; the average is over the six columns "
+        "(paper, Tables 1 and 2)."
+    )
+    ways = []
+    for model in results:
+        scored_by = sorted(model.scored_by("narrativeqa"))
+        if scored_by:
+            ways.append(f"{' and '.join(scored_by)} ({model.name})")
+    if ways:
+        caption += f" NarrativeQA is scored by {'; '.join(ways)}."
+    return ScoreTable(
+        title="HELMET and RULER",
+        caption=caption,
+        columns=("Avg.", *categories),
+        rows=tuple(rows),
+    )
+
+
+def _of_helmet(results: Sequence[ModelResults]) -> ScoreTable:
+    """Return HELMET's seven categories, where Cite or Summ were measured.
+
+    The other five categories alone are in the paper's table, and in those by length.
+    """
     rows = []
     for length in lengths_of(results):
-        for one in results:
-            helmet = {
-                category: mean_score(one, tasks_of(category), length)
-                for category in _HELMET
-            }
-            # The other five categories alone are in the table above, and in those by length.
-            if helmet["Cite"] or helmet["Summ"]:
-                rows.append(
-                    (
-                        f"{one.name}, {short(length)}",
-                        (_mean(list(helmet.values())), *helmet.values()),
-                    )
-                )
-    about = "Percent; the average is HELMET's, over its seven categories. How LongQA, Cite and Summ are scored: by task, below."
-    yield ScoreTable(
-        "HELMET, all seven categories", about, ("Avg.", *_HELMET), tuple(rows), "parts"
+        for model in results:
+            scores = {}
+            for category in _HELMET:
+                scores[category] = mean_score(model, tasks_of(category), length)
+            if scores["Cite"] or scores["Summ"]:
+                average = _mean(list(scores.values()))
+                name = f"{model.name}, {short(length)}"
+                rows.append((name, (average, *scores.values())))
+    return ScoreTable(
+        title="HELMET, all seven categories",
+        caption="Percent; the average is HELMET's, over its seven categories. How LongQA, "
+        "Cite and Summ are scored: by task, below.",
+        columns=("Avg.", *_HELMET),
+        rows=tuple(rows),
+        rows_are="parts",
     )
 
 
 def _by_category(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
+    """Yield a table for each category, its columns the lengths."""
     lengths = lengths_of(results)
-    columns = tuple(map(short, lengths))
-    for category in dict.fromkeys(
-        (*CATEGORIES, *(task.category for task in all_tasks().values()))
-    ):
+    others = [task.category for task in all_tasks().values()]
+    for category in dict.fromkeys([*CATEGORIES, *others]):
         tasks = shared_tasks(results, category)
-        rows = tuple(
-            (one.name, tuple(mean_score(one, tasks, length) for length in lengths))
-            for one in results
-        )
+        rows = []
+        for model in results:
+            scores = [mean_score(model, tasks, length) for length in lengths]
+            rows.append((model.name, tuple(scores)))
         yield ScoreTable(
-            f"{title_of(category, tasks)}, by length",
-            "Mean over the tasks, percent.",
-            columns,
-            rows,
+            title=f"{title_of(category, tasks)}, by length",
+            caption="Mean over the tasks, percent.",
+            columns=tuple(map(short, lengths)),
+            rows=tuple(rows),
         )
-    for one in results:
-        suites: dict[str, list[tuple[str, tuple[_Cell, ...]]]] = {}
-        for task in all_tasks().values():
-            scores = tuple(one.score(task.name, length) for length in lengths)
-            ways = (
-                sorted(one.scored_by(task.name)) if task.name in _SEVERAL_WAYS else []
-            )
-            name = f"{task.name} ({' and '.join(ways)})" if ways else task.name
-            suites.setdefault(task.suite, []).extend(
-                [(name, scores)] if any(scores) else []
-            )
-        for suite, named in suites.items():
-            yield ScoreTable(
-                f"{one.name}: suite {suite}, by task",
-                "Percent.",
-                columns,
-                tuple(named),
-                "parts",
-            )
+
+
+def _by_task(model: ModelResults, lengths: Sequence[int]) -> Iterator[ScoreTable]:
+    """Yield a table for each suite that a model was measured on, its rows the tasks."""
+    rows_by_suite: dict[str, list[Row]] = {}
+    for task in all_tasks().values():
+        scores = tuple(model.score(task.name, length) for length in lengths)
+        if not any(scores):
+            continue
+        name = task.name
+        if name in _SEVERAL_WAYS:
+            name += f" ({' and '.join(sorted(model.scored_by(name)))})"
+        rows_by_suite.setdefault(task.suite, []).append((name, scores))
+    for suite, rows in rows_by_suite.items():
+        yield ScoreTable(
+            title=f"{model.name}: suite {suite}, by task",
+            caption="Percent.",
+            columns=tuple(map(short, lengths)),
+            rows=tuple(rows),
+            rows_are="parts",
+        )
 
 
 def _by_part(results: Sequence[ModelResults], task: Task) -> ScoreTable:
-    rows: list[tuple[str, tuple[_Cell, ...]]] = []
-    for one, result in (
-        (model, found) for model in results for found in model.of(task.name)
-    ):
-        cells: list[_Cell] = [result.measured]
-        for _, detail, value in task.splits:
-            # The score over the samples whose detail has a value, refused ones included.
-            samples = [
-                line
-                for line in result.values["samples"]
-                if line.get("details", {}).get(detail) == value
-            ]
-            key, refused = (
-                f"{task.name} {detail}={value}",
-                sum(bool(line.get("refused")) for line in samples),
-            )
-            kept = {
-                "task": key,
-                "metric": task.metric,
-                "samples": samples,
-                "n": len(samples),
-                "refused": refused,
-            }
-            part = Result(result.path, {**result.values, **kept})
-            cells.append(
-                Score(float(part.outcomes[0].mean()), ((1.0, part),))
-                if samples
-                else None
-            )
-        rows.append((f"{one.name}, {short(result.length)}", tuple(cells)))
-    details = " and ".join(dict.fromkeys(detail for _, detail, _ in task.splits))
-    about = f"{task.metric}, percent; refused questions count as 0 in every column. {task.about}"
-    columns = ("Overall", *(heading for heading, _, _ in task.splits))
-    return ScoreTable(f"{task.name} by {details}", about, columns, tuple(rows))
+    """Return the scores of a task over parts of its samples."""
+    rows = []
+    for model in results:
+        for result in model.of(task.name):
+            cells: list[Cell] = [result.measured]
+            for _, detail, value in task.splits:
+                cells.append(_part_score(result, task, detail, value))
+            rows.append((f"{model.name}, {short(result.length)}", tuple(cells)))
+    details = dict.fromkeys(detail for _, detail, _ in task.splits)
+    return ScoreTable(
+        title=f"{task.name} by {' and '.join(details)}",
+        caption=f"{task.metric}, percent; refused questions count as 0 in every column. "
+        f"{task.about}",
+        columns=("Overall", *(heading for heading, _, _ in task.splits)),
+        rows=tuple(rows),
+    )
+
+
+def _part_score(result: Result, task: Task, detail: str, value: str) -> Score | None:
+    """Return the score over the samples whose detail has a value, refused ones too."""
+    samples = []
+    refused = 0
+    for sample in result.values["samples"]:
+        if sample.get("details", {}).get(detail) == value:
+            samples.append(sample)
+            if sample.get("refused"):
+                refused += 1
+    if not samples:
+        return None
+    values = {
+        **result.values,
+        "task": f"{task.name} {detail}={value}",
+        "metric": task.metric,
+        "samples": samples,
+        "n": len(samples),
+        "refused": refused,
+    }
+    part = Result(result.path, values)
+    outcomes, _ = part.outcomes
+    return Score(float(outcomes.mean()), ((1.0, part),))
 
 
 def _of_probe(results: Sequence[ModelResults], probe: Probe) -> ScoreTable:
-    def cell(result: Result, scores: Json, key: str) -> _Cell:
-        """Return a score: with its questions where they are known, or with the interval that the probe states."""
-        value, task = scores.get(key), key.removesuffix(" acc")
-        if key == probe.metric and scores is result.values["scores"]:
-            return result.measured
-        if answers := result.values.get("answers", {}).get(task):
-            return of_answers({task: answers})
-        if key == probe.metric and "interval" in scores:
-            low, high = scores["interval"]
-            return f"{value:.3f} [{low:.3f}, {high:.3f}]"
-        return str(value) if isinstance(value, int) else value
-
-    rows: list[tuple[str, tuple[_Cell, ...]]] = []
-    for one, result in (
-        (model, found) for model in results for found in model.of(probe.name)
-    ):
-        length = None if result.length is None else short(result.length)
-        for part, scores in probe.rows(result.values):
-            name = ", ".join(filter(None, (one.name, length, part)))
-            rows.append(
-                (
-                    name,
-                    tuple(cell(result, scores, key) for key in probe.columns.values()),
-                )
-            )
-    rows_are: Literal["rivals", "parts"] = (
-        "rivals" if probe.lengths is None else "parts"
-    )
+    """Return a probe's scores, a row per result and part."""
+    rows: list[Row] = []
+    for model in results:
+        for result in model.of(probe.name):
+            length = None if result.length is None else short(result.length)
+            for part, scores in probe.rows(result.values):
+                name = ", ".join(filter(None, (model.name, length, part)))
+                cells = [
+                    _probe_cell(probe, result, scores, key)
+                    for key in probe.columns.values()
+                ]
+                rows.append((name, tuple(cells)))
     return ScoreTable(
-        probe.category, probe.about, tuple(probe.columns), tuple(rows), rows_are
+        title=probe.category,
+        caption=probe.about,
+        columns=tuple(probe.columns),
+        rows=tuple(rows),
+        rows_are="rivals" if probe.lengths is None else "parts",
     )
 
 
-def _text_of(cell: _Cell) -> str:
-    """Return a number with two digits, a score with its interval, a word as it is, or a dash."""
-    if isinstance(cell, Score):
-        if cell.interval is None:
-            return f"{cell.value:.2f}"
-        low, high = cell.interval
-        digits = 2 if 0 < high - low < 1 else 1
-        return f"{cell.value:.2f} [{low:.{digits}f}, {high:.{digits}f}]"
-    return f"{cell:.2f}" if isinstance(cell, float | int) else cell or "–"
+def _probe_cell(probe: Probe, result: Result, scores: Json, key: str) -> Cell:
+    """Return a score: with its questions where they are known, or the probe's interval."""
+    is_metric = key == probe.metric
+    if is_metric and scores is result.values["scores"]:
+        return result.measured
+    task = key.removesuffix(" acc")
+    answers = result.values.get("answers", {}).get(task)
+    if answers:
+        return of_answers({task: answers})
+    value: float | str | None = scores.get(key)
+    if is_metric and "interval" in scores:
+        low, high = scores["interval"]
+        return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    return str(value) if isinstance(value, int) else value
+
+
+def _text_of(cell: Cell) -> str:
+    """Return a number with two digits, a score with its interval, a word, or a dash."""
+    if isinstance(cell, float | int):
+        return f"{cell:.2f}"
+    if not isinstance(cell, Score):
+        return cell or "–"
+    if cell.interval is None:
+        return f"{cell.value:.2f}"
+    low, high = cell.interval
+    # One digit would show the ends of a narrow interval as equal.
+    digits = 2 if 0 < high - low < 1 else 1
+    return f"{cell.value:.2f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def as_markdown(tables: Sequence[ScoreTable], *, level: int = 2) -> str:
     """Return tables as Markdown, their titles as headings of a level."""
     parts = []
     for table in tables:
-        head = (
-            f"| | {' | '.join(table.columns)} |\n{'|---' * (len(table.columns) + 1)}|"
-        )
-        lines = [f"| {' | '.join(row)} |" for row in table.all_rows(bold="**{}**")]
-        parts.append(
-            "\n".join(
-                [f"{'#' * level} {table.title}\n\n{table.about}\n\n{head}", *lines]
-            )
-        )
+        lines = [
+            f"{'#' * level} {table.title}\n\n{table.caption}\n",
+            f"| | {' | '.join(table.columns)} |",
+            "|---" * (len(table.columns) + 1) + "|",
+        ]
+        for row in table.all_rows(bold="**{}**"):
+            lines.append(f"| {' | '.join(row)} |")
+        parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
+
+
+# Characters that LaTeX reads as commands, and signs that its text fonts lack.
+_LATEX: Final = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "–": "--",
+        "±": r"$\pm$",
+        "−": "$-$",
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+    }
+)
+
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)
 
 
 def as_latex(tables: Sequence[ScoreTable]) -> str:
     """Return tables as LaTeX, in the paper's form; needs no package."""
-    # Characters that LaTeX reads as commands, and signs that its text fonts lack.
-    special = {
-        "\\": r"\textbackslash{}",
-        "–": "--",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-    }
-    special |= {"±": r"$\pm$", "−": "$-$", **{one: f"\\{one}" for one in "&%$#_{}"}}
-    escapes = str.maketrans(special)
-
-    def plain(text: str) -> str:
-        return text.translate(escapes)
-
     parts = []
     for table in tables:
-        head = " & ".join(
-            f"\\textbf{{{plain(column)}}}" for column in ("Model", *table.columns)
-        )
+        columns = [_latex(column) for column in ("Model", *table.columns)]
+        head = " & ".join(f"\\textbf{{{column}}}" for column in columns)
         lines = [
-            "\\begin{table*}[t]\n\\centering\n\\footnotesize",
-            f"\\caption{{{plain(table.title)}. {plain(table.about)}}}",
-            f"\\begin{{tabular}}{{l{'c' * len(table.columns)}}}\n\\hline\n{head}\\\\\n\\hline",
+            "\\begin{table*}[t]",
+            "\\centering",
+            "\\footnotesize",
+            f"\\caption{{{_latex(table.title)}. {_latex(table.caption)}}}",
+            f"\\begin{{tabular}}{{l{'c' * len(table.columns)}}}",
+            "\\hline",
+            f"{head}\\\\",
+            "\\hline",
         ]
-        lines += [
-            " & ".join(row) + " \\\\" for row in table.all_rows(plain, "\\textbf{{{}}}")
-        ]
-        parts.append("\n".join([*lines, "\\hline\n\\end{tabular}\n\\end{table*}"]))
+        for row in table.all_rows(_latex, bold="\\textbf{{{}}}"):
+            lines.append(f"{' & '.join(row)} \\\\")
+        lines += ["\\hline", "\\end{tabular}", "\\end{table*}"]
+        parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
