@@ -43,7 +43,7 @@ def refused(capsys, *arguments):
         ),
         (
             ["./m", "--tasks", "qa_1"],
-            "./m does not exist; use a folder with config.json and weights",
+            "./m: it does not exist",
         ),
         (["m", "--data", "no-such-folder"], "--data no-such-folder is not a folder"),
         (["report"], "no results are named"),
@@ -59,17 +59,17 @@ def refused(capsys, *arguments):
         ),
         (
             ["m", "--url", "localhost:8000"],
-            "--url localhost:8000: give http://HOST:PORT/v1",
+            "--url localhost:8000: it is not",
         ),
         (
             ["m", "--prompt-format", "messages"],
-            "--prompt-format messages is for a server (--url)",
+            "--prompt-format messages: it is",
         ),
         (
             ["m", "--tokenizer", "t.json"],
-            "--tokenizer t.json is for a server (--url); m brings its own",
+            "--tokenizer t.json: it is",
         ),
-        (["m", "--gpus", "2"], "--gpus 2 is for --engine vllm"),
+        (["m", "--gpus", "2"], "--gpus 2: it is"),
     ],
 )
 def test_a_mistake_is_told_with_its_cure(

@@ -1,11 +1,17 @@
-"""Prompts: the token ids of a sample, equal for every engine, and the part of the generated text that is the answer.
+"""Prompts: the token ids of a sample, equal for every engine.
 
-    completion   the prompt and the answer's prefix, as one text; the tokenizer's BOS precedes it once
-    chat         the model's chat template, applied here: the prompt is the user's turn, the answer's prefix begins the assistant's
+In:  samples. Out: what an engine is sent, and the part of a generated text that is the
+answer.
+
+    completion   the prompt and the answer's prefix, as one text; the tokenizer's BOS
+                 precedes it once
+    chat         the model's chat template, applied here: the prompt is the user's turn,
+                 the answer's prefix begins the assistant's
     messages     turns for a server's own template, which cannot begin an answer
 
-With `thinking` a chat template is told to let the model reason: it gets that many more tokens, its answer has no prefix, and its
-reasoning is removed before a stop string is looked for and the answer is scored.
+With `thinking` a chat template is told to let the model reason: it gets that many more
+tokens, its answer has no prefix, and its reasoning is removed before a stop string is
+looked for and the answer is scored.
 """
 
 from __future__ import annotations
@@ -23,18 +29,22 @@ from nextlong.evaluate.task import Sample, TextTokenizer
 from nextlong.text import Json, first_sentence, why_no_model
 
 _PromptFormat = Literal["completion", "chat", "messages"]
-_UNKNOWN_TEMPLATE: Final = (
-    64  # tokens kept free for a template that only the server knows
-)
-_OPEN, _CLOSE = "<think>", "</think>"
+# Tokens kept free for a template that only the server knows.
+_UNKNOWN_TEMPLATE: Final = 64
+_OPEN: Final = "<think>"
+_CLOSE: Final = "</think>"
+_SHORTEST: Final = Sample("a", (), 1)
 
 
 @dataclass(frozen=True)
 class ModelOptions:
     """Which model is evaluated, where it runs, and how it is prompted.
 
-    With `url` it runs on a server, whose prompts are counted by `tokenizer` (default: `name`). `thinking` is the number of tokens
-    to reason in; `context` replaces the context of the model's configuration; vLLM splits a model over `gpus`.
+    url: the server that it runs on, None for this machine
+    tokenizer: counts the prompts of a server (default: `name`)
+    thinking: the number of tokens to reason in
+    context: replaces the context of the model's configuration
+    gpus: vLLM splits a model over so many
     """
 
     name: str
@@ -57,30 +67,53 @@ class ModelOptions:
     timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
-        """Raise EvaluateError for options that contradict each other, and for a name that is not a model's."""
-        mistake = None
-        if self.url is not None:
-            is_web = self.url.startswith(("http://", "https://"))
-            mistake = (
-                None
-                if is_web
-                else f"--url {self.url}: give http://HOST:PORT/v1 or https://…"
+        """Raise EvaluateError for options that contradict each other.
+
+        And for a name that is not a model's.
+        """
+        if self.url is None:
+            self._check_local()
+        elif not self.url.startswith(("http://", "https://")):
+            raise EvaluateError(
+                where=f"--url {self.url}",
+                problem="it is not the URL of a server",
+                fix="give http://HOST:PORT/v1 or https://…",
             )
-        elif why := why_no_model(self.name):
-            mistake = f"{self.name} {why}, or the --url of a server"
-        elif self.prompt_format == "messages":
-            mistake = "--prompt-format messages is for a server (--url); give chat, or completion for a base model"
-        elif self.tokenizer is not None:
-            mistake = f"--tokenizer {self.tokenizer} is for a server (--url); {self.name} brings its own"
-        elif self.engine != "vllm" and self.gpus > 1:
-            mistake = f"--gpus {self.gpus} is for --engine vllm; --device sharded spreads a model of transformers"
-        if mistake:
-            raise EvaluateError(mistake)
+
+    def _check_local(self) -> None:
+        reason, _, fix = why_no_model(self.name).partition("; ")
+        if reason:
+            raise EvaluateError(
+                where=self.name,
+                problem=f"it {reason}",
+                fix=f"{fix}, or the --url of a server",
+            )
+        if self.prompt_format == "messages":
+            raise EvaluateError(
+                where="--prompt-format messages",
+                problem="it is for a server (--url)",
+                fix="give chat, or completion for a base model",
+            )
+        if self.tokenizer is not None:
+            raise EvaluateError(
+                where=f"--tokenizer {self.tokenizer}",
+                problem="it is for a server (--url)",
+                fix=f"leave it out: {self.name} brings its own",
+            )
+        if self.engine != "vllm" and self.gpus > 1:
+            raise EvaluateError(
+                where=f"--gpus {self.gpus}",
+                problem="it is for --engine vllm",
+                fix="give --device sharded, which spreads a model of transformers",
+            )
 
 
 @dataclass(frozen=True)
 class Prompts:
-    """How samples become prompts. `template` is a tokenizer of transformers with a chat template, needed for `chat`."""
+    """How samples become prompts.
+
+    template: a tokenizer of transformers with a chat template, needed for `chat`
+    """
 
     tokenizer: TextTokenizer
     format: _PromptFormat = "completion"
@@ -90,32 +123,41 @@ class Prompts:
     def __post_init__(self) -> None:
         if self.thinking and self.format == "completion":
             raise EvaluateError(
-                "--thinking: a base model does not reason before it answers; give --prompt-format chat"
+                where="--thinking",
+                problem="a base model does not reason before it answers",
+                fix="give --prompt-format chat",
             )
 
     @classmethod
     def read(cls, options: ModelOptions) -> Prompts:
-        """Read a model's tokenizer, and for `chat` its template. Raises EvaluateError where one is missing."""
-        source = (options.url and options.tokenizer) or options.name
+        """Read a model's tokenizer, and for `chat` its template.
+
+        Raises EvaluateError where one is missing.
+        """
+        source = options.name
+        if options.url and options.tokenizer:
+            source = options.tokenizer
         if options.prompt_format != "chat":
-            return cls(
-                TextTokenizer.read(source), options.prompt_format, options.thinking
-            )
+            tokenizer = TextTokenizer.read(source)
+            return cls(tokenizer, options.prompt_format, options.thinking)
         template = load_tokenizer(source, options)
         return cls(
-            TextTokenizer(template.backend_tokenizer),
-            "chat",
-            options.thinking,
-            template,
+            tokenizer=TextTokenizer(template.backend_tokenizer),
+            format="chat",
+            thinking=options.thinking,
+            template=template,
         )
 
     @cached_property
     def overhead(self) -> int:
         """The tokens that a template adds to a prompt."""
-        if self.format != "chat":
-            return _UNKNOWN_TEMPLATE if self.format == "messages" else 0
-        # The tokens around a prompt of one letter: a template adds the same to every prompt.
-        return len(self.ids(Sample("a", (), 1))) - self.tokenizer.count("a")
+        if self.format == "completion":
+            return 0
+        if self.format == "messages":
+            return _UNKNOWN_TEMPLATE
+        # The tokens around a prompt of one letter: a template adds the same to every
+        # prompt.
+        return len(self.ids(_SHORTEST)) - self.tokenizer.count(_SHORTEST.prompt)
 
     def text(self, sample: Sample) -> str:
         """Return the text that the model continues, without a BOS."""
@@ -127,30 +169,32 @@ class Prompts:
             tokenize=False,
             enable_thinking=bool(self.thinking),
         )
-        if self.tokenizer.prefix == (
-            self.template.bos_token_id,
-        ):  # the tokenizer adds it again
+        if self.tokenizer.prefix == (self.template.bos_token_id,):
+            # The tokenizer adds it again.
             text = text.removeprefix(self.template.bos_token)
+        if self.thinking:
+            return text
         # A template ends in its own line break, so the prefix loses its own.
-        return text if self.thinking else text + sample.answer_prefix.lstrip()
+        return text + sample.answer_prefix.lstrip()
 
     def ids(self, sample: Sample) -> list[int]:
         """Return the ids that the model is fed, BOS once."""
-        cut = sample.input_ids if self.format == "completion" else None
-        return self.tokenizer.with_prefix(
-            cut or self.tokenizer.encode(self.text(sample))
-        )
+        if self._is_cut(sample):
+            return self.tokenizer.with_prefix(sample.input_ids or ())
+        return self.tokenizer.with_prefix(self.tokenizer.encode(self.text(sample)))
+
+    def _is_cut(self, sample: Sample) -> bool:
+        """Return whether a prompt is sent as it was cut between tokens.
+
+        Its text may be tokenized differently at the cut.
+        """
+        return bool(sample.input_ids) and self.format == "completion"
 
     def sent(self, sample: Sample) -> str | list[int] | list[dict[str, str]]:
-        """Return what a server is sent: the prompt; its messages; or, where it was cut between tokens, its ids."""
+        """Return what a server is sent: the prompt, its ids if it was cut, or messages."""
         if self.format == "messages":
             return _turns(sample)
-        # The text of a prompt that was cut may be tokenized differently at the cut.
-        return (
-            self.ids(sample)
-            if sample.input_ids and self.format == "completion"
-            else self.text(sample)
-        )
+        return self.ids(sample) if self._is_cut(sample) else self.text(sample)
 
     def hash_of(self, sample: Sample) -> str:
         """Return the SHA-256, in hex, of what is sent, ids or messages as JSON."""
@@ -163,66 +207,86 @@ class Prompts:
         return sample.max_new_tokens + self.thinking
 
     def stop(self, sample: Sample) -> str | None:
-        """Return what an engine may stop at: nothing where it might be a part of the reasoning."""
+        """Return what an engine may stop at.
+
+        Nothing where it might be a part of the reasoning.
+        """
         return None if self.thinking else sample.stop
 
     def answer(self, text: str, sample: Sample) -> str:
-        """Return the answer in a generated text: after the reasoning, up to the first stop; "" if the reasoning does not end."""
-        # Everything up to the last closing tag is reasoning; a text that never closes it has no answer.
-        if self.thinking and _CLOSE in text:
-            text = text.rpartition(_CLOSE)[2].lstrip()
-        elif self.thinking:
-            # A template may open the reasoning itself.
-            opens = self.format == "chat" and self.text(
-                Sample("a", (), 1)
-            ).rstrip().endswith(_OPEN)
-            text = "" if opens or _OPEN in text else text
+        """Return the answer in a generated text: up to the first stop.
+
+        It follows the reasoning; it is "" if the reasoning does not end.
+        """
+        if self.thinking:
+            text = self._after_reasoning(text)
         return text if sample.stop is None else text.split(sample.stop, 1)[0]
 
+    def _after_reasoning(self, text: str) -> str:
+        # Everything up to the last closing tag is reasoning; a text that never closes it
+        # has no answer.
+        if _CLOSE in text:
+            return text.rpartition(_CLOSE)[2].lstrip()
+        if _OPEN in text:
+            return ""
+        # A template may open the reasoning itself.
+        is_opened = False
+        if self.format == "chat":
+            is_opened = self.text(_SHORTEST).rstrip().endswith(_OPEN)
+        return "" if is_opened else text
+
     def identity(self) -> Json:
-        """Return the part of a model's identity in results that says how it is prompted."""
-        template = (
-            getattr(self.template, "chat_template", None)
-            if self.format == "chat"
-            else None
-        )
-        named = (
-            None
-            if template is None
-            else hashlib.sha256(str(template).encode()).hexdigest()[:32]
-        )
-        about = {
+        """Return the part of a model's identity that says how it is prompted."""
+        template = None
+        if self.format == "chat":
+            template = getattr(self.template, "chat_template", None)
+        template_hash = None
+        if template is not None:
+            template_hash = hashlib.sha256(str(template).encode()).hexdigest()[:32]
+        return {
             "tokenizer": self.tokenizer.hash,
             "prompt_format": self.format,
-            "template": named,
+            "template": template_hash,
+            "thinking": self.thinking,
         }
-        return {**about, "thinking": self.thinking}
 
 
 def _turns(sample: Sample) -> list[dict[str, str]]:
-    return [
-        {"role": role, "content": content}
-        for role, content in sample.turns or (("user", sample.prompt),)
-    ]
+    turns = sample.turns or (("user", sample.prompt),)
+    return [{"role": role, "content": content} for role, content in turns]
 
 
 def load_tokenizer(name: str, options: ModelOptions) -> Any:
-    """Return a fast tokenizer of transformers. Raises EvaluateError if it is missing, or lacks the chat template of the format."""
-    source, auto = Path(name).expanduser(), required("transformers").AutoTokenizer
+    """Return a fast tokenizer of transformers.
+
+    Raises EvaluateError if it is missing, or lacks the chat template of the format.
+    """
+    path = Path(name).expanduser()
     # The user may name the tokenizer.json itself; transformers needs its folder.
-    folder = str(source.parent if source.is_file() else source)
+    source = path.parent if path.is_file() else path
     try:
-        tokenizer = auto.from_pretrained(folder, revision=options.revision)
+        tokenizer = required("transformers").AutoTokenizer.from_pretrained(
+            str(source), revision=options.revision
+        )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise EvaluateError(
-            f"{name} has no tokenizer that transformers can read: {first_sentence(error)}; save it beside the model"
+            where=name,
+            problem="it has no tokenizer that transformers can read: "
+            f"{first_sentence(error)}",
+            fix="save it beside the model",
         ) from None
     if not getattr(tokenizer, "is_fast", False):
-        cure = "`AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes one"
-        raise EvaluateError(f"{name}: its tokenizer has no tokenizer.json; {cure}")
+        raise EvaluateError(
+            where=name,
+            problem="its tokenizer has no tokenizer.json",
+            fix="write one with `AutoTokenizer.from_pretrained(…).save_pretrained(…)`",
+        )
     if options.prompt_format == "chat" and not tokenizer.chat_template:
         raise EvaluateError(
-            f"--prompt-format chat: {name} has no chat template; leave the option out for a base model, or name the folder of "
-            "an instruction-tuned one (of a server: --tokenizer FOLDER, or --prompt-format messages)"
+            where="--prompt-format chat",
+            problem=f"{name} has no chat template",
+            fix="leave the option out for a base model, or name the folder of an "
+            "instruction-tuned one (of a server: --tokenizer FOLDER, or --prompt-format "
+            "messages)",
         )
     return tokenizer
