@@ -47,7 +47,7 @@ def refused(capsys, *arguments):
         ),
         (["m", "--data", "no-such-folder"], "--data no-such-folder is not a folder"),
         (["report"], "no results are named"),
-        (["report", "no-such-folder"], "no-such-folder is not a folder"),
+        (["report", "no-such-folder"], "no-such-folder: it is not a folder"),
         (["import"], "run nextlong evaluate import HELMET-RESULT.json… --out RESULTS"),
         (
             ["judge"],

@@ -55,19 +55,16 @@ def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
     evaluated(Local(word_tokenizer()), replace(what, run=tmp_path / "two"))
     assert measured == ["once"]
     composed["value"] = "def"
-    with pytest.raises(
-        EvaluateError, match="was measured with other settings, samples or data"
-    ):
+    with pytest.raises(EvaluateError) as error:
         evaluated(Local(word_tokenizer()), what)
+    assert error.value.where == str(tmp_path / "r/p/any.json")
 
 
 def test_what_is_no_results_directory_is_told(tmp_path):
-    with pytest.raises(
-        EvaluateError, match=r"has no evaluation\.json; give a folder that"
-    ):
-        results.read_results(tmp_path)
-    with pytest.raises(EvaluateError, match="is not a folder"):
-        results.read_results(tmp_path / "none")
+    for folder in (tmp_path, tmp_path / "none"):
+        with pytest.raises(EvaluateError) as error:
+            results.read_results(folder)
+        assert error.value.where == str(folder)
 
 
 def score(outcomes, *, task="vt", groups=None, **depends_on):
@@ -187,8 +184,6 @@ def test_a_file_of_another_form_in_a_results_folder_is_named(name, values, tmp_p
     )
     (tmp_path / "vt").mkdir()
     store.write_json(tmp_path / name, values)
-    with pytest.raises(
-        EvaluateError,
-        match=f"{name} is not a file of nextlong evaluate; move it out of the folder",
-    ):
+    with pytest.raises(EvaluateError) as error:
         results.read_results(tmp_path)
+    assert error.value.where == str(tmp_path / name)

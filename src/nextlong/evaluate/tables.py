@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.registry import all_probes, all_tasks
@@ -160,8 +160,18 @@ def lengths_of(results: Sequence[ModelResults]) -> list[int]:
     return sorted(lengths)
 
 
-def mixed_protocols(results: Sequence[ModelResults]) -> list[str]:
-    """Describe where models were measured in different ways: task, length, differences."""
+class MixedProtocol(NamedTuple):
+    """A task at a length that two models were measured on in different ways."""
+
+    where: str
+    difference: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.difference}"
+
+
+def mixed_protocols(results: Sequence[ModelResults]) -> list[MixedProtocol]:
+    """Return where models were measured in different ways."""
     first_measured: dict[tuple[str, int | None], tuple[str, Result]] = {}
     found = []
     for model in results:
@@ -172,8 +182,8 @@ def mixed_protocols(results: Sequence[ModelResults]) -> list[str]:
             several = differences(first.protocol, result.protocol)
             if several:
                 where = f"{result.task} at {short(result.length)}"
-                models = f"{name} and {model.name}"
-                found.append(f"{where}: {models} have {', '.join(several)}")
+                difference = f"{name} and {model.name} have {', '.join(several)}"
+                found.append(MixedProtocol(where, difference))
     return found
 
 
@@ -190,7 +200,8 @@ def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
         if any(isinstance(cell, Score) for cell in _cells_of(table)):
             table = _with_counts(table, are_compared=are_compared)
         if mixed and are_compared:
-            note = f" Mixed protocols, so no score is bold: {'; '.join(mixed)}."
+            places = "; ".join(map(str, mixed))
+            note = f" Mixed protocols, so no score is bold: {places}."
             table = replace(table, caption=table.caption + note)
         yield table
 
