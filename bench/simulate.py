@@ -25,10 +25,10 @@ from nextlong import pipeline
 from nextlong.checks import Corpus
 from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
-from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines, schedule
-from nextlong.report.plan.page import GPU_TFLOP_PER_S, Scenario
-from nextlong.report.plan.trial import measure, sample
+from nextlong.report.plan.measure import measure
+from nextlong.report.plan.sample import sample
+from nextlong.report.plan.scenario import GPU_TFLOP_PER_S, Scenario, costs_on
 
 
 def main() -> int:
@@ -79,7 +79,7 @@ def main() -> int:
             gpu_tflops=options.gpu_tflops,
             chunks=chunks,
         )
-        _, _, costs = page.costs_on(recipe, files, steps, measured, asked)[-1]
+        _, _, costs = costs_on(recipe, files, steps, measured, asked)[-1]
         machines = Machines(
             nodes * workers, nodes * options.gpus, head_s=options.head_ms / 1e3
         )

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from nextlong.recipe import Recipe
 from nextlong.report.plan import page
-from nextlong.report.plan.page import Scenario
+from nextlong.report.plan.scenario import Scenario
 
 STEPS = [
     "ingest", "select", "chunk", "filter_report", "tokenizer", "meta_documents", "encoder", "shingles", "weights",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def plan(args: Namespace) -> None:
     from nextlong.recipe.text import preset_path
     from nextlong.report.plan import page
-    from nextlong.report.plan.page import GPU_TFLOP_PER_S, Scenario
+    from nextlong.report.plan.scenario import GPU_TFLOP_PER_S, Scenario
     from nextlong.retrieval.encoders.base import import_preloaded
 
     if (args.recipe is None) == (args.preset is None):

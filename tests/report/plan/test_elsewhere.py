@@ -8,11 +8,11 @@ import pytest
 from tests.support.planned import recipe_in, written
 
 from nextlong.reading.listing import input_files
-from nextlong.report.plan import page
+from nextlong.report.plan import scenario
 from nextlong.report.plan.amounts import Amounts
 from nextlong.report.plan.costs import Cost, Machines
-from nextlong.report.plan.page import Scenario, assumed
-from nextlong.report.plan.trial import _Tokenizing, tokenizer_rates
+from nextlong.report.plan.measure import Tokenizing, tokenizer_rates
+from nextlong.report.plan.scenario import Scenario, assumed
 from nextlong.retrieval import index
 from nextlong.retrieval.encoders import sentence_transformers
 from nextlong.retrieval.encoders.base import Shape, Speed
@@ -27,7 +27,7 @@ AMOUNTS = Amounts(
     visited_share=0.25,
 )
 MEASURED = SimpleNamespace(
-    tokenizing=_Tokenizing(
+    tokenizing=Tokenizing(
         4.0, 0.0, tokenizer_rates(read_s=0.5, slow_s=4e-6, worth_chars=1e6)
     ),
     encoding=Speed(0.02, "why"),
@@ -42,12 +42,12 @@ MEASURED = SimpleNamespace(
 def rates_of(recipe, asked, monkeypatch):
     """Return the rates that the steps on the machines asked for are costed by."""
     given = []
-    monkeypatch.setattr(page, "amounts_of", lambda *_, **__: AMOUNTS)
+    monkeypatch.setattr(scenario, "amounts_of", lambda *_, **__: AMOUNTS)
     monkeypatch.setattr(
-        page, "costs", lambda steps, amounts, trial, rates, **_: given.append(rates)
+        scenario, "costs", lambda steps, amounts, trial, rates, **_: given.append(rates)
     )
     files = input_files(recipe.ingest)
-    page.costs_on(recipe, files, [], MEASURED, asked)
+    scenario.costs_on(recipe, files, [], MEASURED, asked)
     return given[-1]
 
 

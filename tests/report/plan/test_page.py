@@ -18,8 +18,9 @@ from nextlong.checks import count_tokens
 from nextlong.corpus import look as plan_look
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.reading.listing import input_files
-from nextlong.report.plan import page, trial
-from nextlong.report.plan.page import Scenario
+from nextlong.report.plan import measure as measuring
+from nextlong.report.plan import page
+from nextlong.report.plan.scenario import Scenario
 from nextlong.sequences.tokenizer import train_bpe
 
 CHEAP = "compose.method=standard"  # for what is told before any step: nothing is embedded, mined or drafted on trial
@@ -195,25 +196,22 @@ def test_an_endpoint_is_not_asked(recipe, tmp_path):
 )
 def test_files_without_a_document(recipe, tmp_path, content, why):
     (tmp_path / "c.jsonl").write_text(content)
-    with pytest.raises(
-        CorpusError,
-        match=rf"no document was found in a sample of .*c\.jsonl .*\({why}\); correct",
-    ):
+    with pytest.raises(CorpusError) as error:
         shown(recipe)
+    assert error.value.where == "ingest.sources"
+    assert "c.jsonl" in error.value.problem
+    assert f"({why})" in error.value.problem
 
 
 def test_mistakes_that_a_run_would_find_hours_later(recipe, tmp_path):
-    with pytest.raises(
-        TokenizerError, match=r"tokenizer\.eos='</s>' is not in the tokenizer"
-    ):
+    with pytest.raises(TokenizerError) as error:
         shown(recipe_in(tmp_path, "tokenizer.eos=</s>"))
-    with pytest.raises(
-        RunError, match=r"c\.jsonl is not a folder that you may write to"
-    ):
-        shown(recipe_in(tmp_path, f"run_dir={tmp_path}/c.jsonl/run"))
+    assert "tokenizer.eos" in str(error.value)
     (tmp_path / "plain").touch()
-    with pytest.raises(RunError, match=r"plain is not a folder that you may write to"):
-        shown(recipe_in(tmp_path, f"run_dir={tmp_path}/plain"))
+    for run_dir in (f"{tmp_path}/c.jsonl/run", f"{tmp_path}/plain"):
+        with pytest.raises(RunError) as error:
+            shown(recipe_in(tmp_path, f"run_dir={run_dir}"))
+        assert (error.value.where, error.value.value) == ("run_dir", run_dir)
     with pytest.raises(CorpusError, match="matches no file"):
         shown(recipe_in(tmp_path, "ingest.sources.0.path=nowhere/*.jsonl"))
     with pytest.raises(TokenizerError, match=r"no\.json does not exist"):
@@ -294,7 +292,7 @@ def test_steps_that_only_some_recipes_have_are_estimated(
 ):
     (tmp_path / "eval.txt").write_text("What is the airspeed of an unladen swallow?\n")
     monkeypatch.setattr(
-        trial, "_CHARS", 600
+        measuring, "TRIAL_CHARS", 600
     )  # a task for each partition of few documents
     _, rows = shown(
         recipe_in(

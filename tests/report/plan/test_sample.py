@@ -11,7 +11,7 @@ from nextlong.corpus import look
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.report.plan.amounts import Amounts
-from nextlong.report.plan.trial import CorpusSample, sample
+from nextlong.report.plan.sample import CorpusSample, sample
 
 
 def sampled(recipe):
@@ -80,13 +80,11 @@ def test_excluded_documents_are_not_counted(two_sources, monkeypatch, kind):
     some = sampled(excluding(recipe, two_sources, *half, {"source": "large"})).size
     assert every.documents == pytest.approx(250, rel=0 if kind == "whole" else 0.2)
     assert some.documents == pytest.approx(100, rel=0 if kind == "whole" else 0.3)
-    with pytest.raises(
-        CorpusError,
-        match=r"ingest\.exclude excludes all documents of a sample; delete lines of it",
-    ):
+    with pytest.raises(CorpusError) as error:
         sampled(
             excluding(recipe, two_sources, {"source": "small"}, {"source": "large"})
         )
+    assert error.value.where == "ingest.exclude"
 
 
 def made(**rows):

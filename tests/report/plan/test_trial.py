@@ -7,7 +7,8 @@ from tests.support.planned import TEXTS, recipe_in
 from nextlong.engine.executor import Resources
 from nextlong.report.plan import trial
 from nextlong.report.plan.amounts import Amounts
-from nextlong.report.plan.trial import CorpusSample, Timed
+from nextlong.report.plan.sample import CorpusSample
+from nextlong.report.plan.trial import Timed
 
 
 def test_texts_are_taken_from_everywhere_and_two_at_least():

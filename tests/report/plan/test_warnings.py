@@ -10,8 +10,8 @@ from tests.support.planned import recipe_in, written
 from nextlong import pipeline
 from nextlong.corpus import look
 from nextlong.errors import CorpusError
-from nextlong.report.plan import page
-from nextlong.report.plan.page import Scenario
+from nextlong.report.plan import warnings
+from nextlong.report.plan.scenario import Scenario
 from nextlong.runs.statistics import warnings as run_warnings
 
 
@@ -80,8 +80,10 @@ def test_documents_that_no_sequence_holds_are_warned_of(recipe, tmp_path):
 
 
 def test_a_run_that_cannot_fit_is_warned_of(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(page.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
-    monkeypatch.setattr(page, "memory_bytes", lambda: 1_000_000)
+    monkeypatch.setattr(
+        warnings.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000)
+    )
+    monkeypatch.setattr(warnings, "memory_bytes", lambda: 1_000_000)
     told = written(recipe_in(tmp_path, "compose.method=standard"))
     assert "not enough disk space: the run writes about " in told
     assert "not enough memory: the run needs about " in told

@@ -11,30 +11,40 @@ import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from nextlong.engine.step import Step
 from nextlong.report.plan.amounts import TRIED, Amounts, Estimate
 
-WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
-_TELLING_SECONDS = 0.03  # a step that takes less in a trial tells little: part of it is the same for any size
-HEAD_S = 0.004  # a task, assumed: handing it over and taking it back is 0.5 ms (docs/scale.md), the rest is its files
-RAY_HEAD_S = 0.01  # through Ray 3.6 ms
+WORKER_BYTES: Final = 130e6  # a worker with its libraries (bench/README.md)
+# A step that takes less in a trial tells little: part of it is the same for any size.
+_TELLING_SECONDS: Final = 0.03
+# A task, assumed: handing it over and taking it back is 0.5 ms (docs/scale.md), the rest
+# is its files.
+HEAD_S: Final = 0.004
+RAY_HEAD_S: Final = 0.01  # through Ray 3.6 ms
 
 
 @dataclass(frozen=True)
 class Trial:
-    """How much there was to do in a trial, and what each step that finished took, by name: processor seconds, bytes written."""
+    """How much there was to do in a trial, and what each step that finished took.
+
+    `seconds` of the processor and `bytes` written are by step. `documents_share` is the
+    number of documents of a sequence, over those that it would have if every chunk of
+    the trial were as likely as any other.
+    """
 
     amounts: Amounts
     seconds: Mapping[str, float]
     bytes: Mapping[str, float]
-    # Documents of a sequence, over those that it would have if every chunk of the trial were as likely as any other.
     documents_share: float = 1.0
 
 
 class Rate(NamedTuple):
-    """Seconds a unit of work; None: not known, for the reason given. `start_s`: what a worker takes besides for so much."""
+    """Seconds per unit of work; None: not known, for the reason given.
+
+    `start_s`: what a worker takes besides for so much.
+    """
 
     seconds: float | None
     unknown: str = "not known"
@@ -43,7 +53,11 @@ class Rate(NamedTuple):
 
 
 class Machines(NamedTuple):
-    """Worker processes and GPUs; `start_s` passes before the first task; processes hold `process_bytes` beside tasks."""
+    """Worker processes and GPUs.
+
+    `start_s` passes before the first task; handing a task over takes the head `head_s`;
+    processes hold `process_bytes` beside tasks.
+    """
 
     workers: int
     gpus: int = 0
@@ -53,7 +67,10 @@ class Machines(NamedTuple):
 
 
 class Total(NamedTuple):
-    """What one step, or all, take on some machines; seconds None: not known, for the reason given."""
+    """What one step, or all, take on some machines.
+
+    `seconds` is None where they are not known, for the reason given.
+    """
 
     seconds: float | None
     disk_bytes: float
@@ -64,10 +81,11 @@ class Total(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a step takes: `seconds` of one worker, or GPU, all tasks together, and `start_s` more for each worker that takes part.
+    """What a step takes: `seconds` of one worker, or GPU, all tasks together.
 
-    `seconds` is None where they are unknown, for the reason given. `read_bytes` of its input files, `disk_bytes` are written;
-    `memory_bytes` are those of one task, beyond what each worker holds.
+    Each worker that takes part needs `start_s` more. `seconds` is None where they are
+    unknown, for the reason given. `read_bytes` of its input files, `disk_bytes` are
+    written; `memory_bytes` are those of one task, beyond what each worker holds.
     """
 
     seconds: float | None
@@ -164,39 +182,43 @@ def _tried_bytes(step: str, estimate: Estimate, trial: Trial) -> float:
 def total(
     steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines
 ) -> Total:
-    """Return what the steps in `cost_of` take together, of which those run side by side that need not wait for each other."""
+    """Return what the steps in `cost_of` take together.
+
+    Steps that need not wait for each other run side by side.
+    """
     unknown = [cost.unknown for cost in cost_of.values() if cost.seconds is None]
     when = schedule(steps, cost_of, machines)
-    memory = {}  # of the tasks of a step that run at once
-    for name, cost in cost_of.items():
-        most = machines.gpus if cost.on_gpus else machines.workers
-        memory[name] = cost.memory_bytes * max(
-            1, min(cost.tasks, most, cost.at_once or most)
-        )
-    together = [
-        [name for name, (low, high) in when.items() if low <= begin < high]
-        for begin, _ in when.values()
-    ]
-    # A step whose time is unknown takes none in `when`.
-    peak = max(
-        [
-            *memory.values(),
-            *(sum(map(memory.__getitem__, names)) for names in together),
-        ],
-        default=0.0,
-    )
-    end = machines.start_s * bool(when) + max(
-        (end for _, end in when.values()), default=0.0
-    )
+    seconds = None
+    if not unknown:
+        start_s = machines.start_s if when else 0.0
+        seconds = start_s + max((end for _, end in when.values()), default=0.0)
+    on_gpus = [cost for cost in cost_of.values() if cost.on_gpus]
     return Total(
-        seconds=None if unknown else end,
+        seconds=seconds,
         disk_bytes=sum(cost.disk_bytes for cost in cost_of.values()),
-        memory_bytes=machines.process_bytes + peak,
-        gpu_seconds=sum(
-            (cost.seconds or 0.0) * cost.on_gpus for cost in cost_of.values()
-        ),
+        memory_bytes=machines.process_bytes + _peak_memory(cost_of, when, machines),
+        gpu_seconds=sum(cost.seconds or 0.0 for cost in on_gpus),
         unknown=unknown[0] if unknown else "",
     )
+
+
+def _peak_memory(
+    cost_of: Mapping[str, Cost],
+    when: Mapping[str, tuple[float, float]],
+    machines: Machines,
+) -> float:
+    """Return the most memory that tasks hold at once."""
+    memory = {}  # of the tasks of a step that run at once
+    for name, cost in cost_of.items():
+        slots = machines.gpus if cost.on_gpus else machines.workers
+        at_once = min(cost.tasks, slots, cost.at_once or slots)
+        memory[name] = cost.memory_bytes * max(1, at_once)
+    # A step whose time is unknown takes none in `when`, but its memory counts.
+    peaks = [0.0, *memory.values()]
+    for begin, _ in when.values():
+        running = [name for name, (low, high) in when.items() if low <= begin < high]
+        peaks.append(sum(memory[name] for name in running))
+    return max(peaks)
 
 
 def schedule(
@@ -204,45 +226,48 @@ def schedule(
 ) -> dict[str, tuple[float, float]]:
     """Return (begin, end) of each step in `cost_of`, in seconds.
 
-    As the runner does it: a step starts when the steps that it needs are done; what is free takes the next task, those of the
-    first step first; handing tasks over takes the head a moment each, one after the other, and that is what ends scaling at last.
+    As the runner does it: a step starts when the steps that it needs are done; what is
+    free takes the next task, those of the first step first. Handing tasks over takes the
+    head a moment each, one after the other, and that is what ends scaling at last.
     """
     waiting = {
-        step.name: {one.name for one in step.inputs} & cost_of.keys()
+        step.name: {before.name for before in step.inputs} & cost_of.keys()
         for step in steps
         if step.name in cost_of
     }
     begins: dict[str, float] = {}
     ended: dict[str, tuple[float, float]] = {}
-    running, begun = (
-        dict.fromkeys(waiting, 0),
-        dict.fromkeys(waiting, 0),
-    )  # tasks of each step
-    free = {False: machines.workers, True: machines.gpus}
-    now = head = 0.0
+    running = dict.fromkeys(waiting, 0)  # tasks of each step
+    begun = dict.fromkeys(waiting, 0)
+    free = {False: machines.workers, True: machines.gpus}  # by `on_gpus`
+    now = 0.0
+    head_free_at = 0.0
     events: list[tuple[float, int, str]] = []  # end of a task, its number, its step
     while waiting or begins:
-        for name in [name for name, needs in waiting.items() if needs <= ended.keys()]:
+        ready = [name for name, needs in waiting.items() if needs <= ended.keys()]
+        for name in ready:
             del waiting[name]
             begins[name] = now
+
         for name in begins:
             cost = cost_of[name]
+            max_running = math.inf if cost.at_once is None else cost.at_once
             while (
                 begun[name] < cost.tasks
                 and free[cost.on_gpus]
-                and running[name] < (cost.at_once or math.inf)
+                and running[name] < max_running
             ):
-                head = max(head, now) + machines.head_s
-                is_first = (
-                    begun[name] < machines.workers
-                )  # of its worker, which takes the start
-                taken = (cost.seconds or 0.0) / cost.tasks + (
-                    cost.start_s if is_first else 0.0
-                )
-                heapq.heappush(events, (head + taken, sum(begun.values()), name))
+                head_free_at = max(head_free_at, now) + machines.head_s
+                task_s = (cost.seconds or 0.0) / cost.tasks
+                # The first task of a worker takes the start as well.
+                if begun[name] < machines.workers:
+                    task_s += cost.start_s
+                event = (head_free_at + task_s, sum(begun.values()), name)
+                heapq.heappush(events, event)
                 running[name] += 1
                 begun[name] += 1
                 free[cost.on_gpus] -= 1
+
         assert events, f"no worker or GPU for {', '.join(begins)}"
         now, _, name = heapq.heappop(events)
         running[name] -= 1
