@@ -39,13 +39,16 @@ def refused(capsys, *arguments):
         ),
         (
             ["m", "--tasks", "qa_1"],
-            "ruler/squad.json (in the folder that --data names) is missing; it comes from SQuAD 2.0's",
+            "ruler/squad.json (in the folder that --data names): it is missing",
         ),
         (
             ["./m", "--tasks", "qa_1"],
             "./m: it does not exist",
         ),
-        (["m", "--data", "no-such-folder"], "--data no-such-folder is not a folder"),
+        (
+            ["m", "--data", "no-such-folder"],
+            "--data no-such-folder: it is not a folder",
+        ),
         (["report"], "no results are named"),
         (["report", "no-such-folder"], "no-such-folder: it is not a folder"),
         (["import"], "run nextlong evaluate import HELMET-RESULT.json… --out RESULTS"),

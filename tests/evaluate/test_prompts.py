@@ -237,7 +237,6 @@ def test_it_is_read_from_a_file_or_its_folder(tmp_path):
     for source in (tmp_path, tmp_path / "tokenizer.json"):
         assert TextTokenizer.read(source).count("a tide") == 2
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(
-        EvaluateError, match=r"--tokenizer .*: not a tokenizer\.json, a folder with one"
-    ):
+    with pytest.raises(EvaluateError) as error:
         TextTokenizer.read(tmp_path)
+    assert error.value.where == f"--tokenizer {tmp_path}"

@@ -173,18 +173,15 @@ def test_a_name_that_is_taken_and_what_is_no_task_are_told_with_their_distributi
     bring,
 ):
     bring(ECHO.replace('"echo"', '"vt"'))
-    with pytest.raises(
-        PluginError, match=r"distribution parrots 1\.2 declares a second 'vt'"
-    ):
+    with pytest.raises(PluginError, match="'vt'") as error:
         all_tasks()
+    assert error.value.where.endswith("distribution parrots 1.2")
     sys.modules.pop("parrots")
     sys.modules["parrots"] = type(sys)("parrots")
     sys.modules["parrots"].TASKS = ["vt"]
-    with pytest.raises(
-        PluginError,
-        match=r"distribution parrots 1\.2 declares \['vt'\], which is not a nextlong evaluation task",
-    ):
+    with pytest.raises(PluginError, match=r"\['vt'\]") as error:
         all_tasks()
+    assert error.value.where.endswith("distribution parrots 1.2")
 
 
 def test_a_module_that_is_there_is_returned():

@@ -1,7 +1,8 @@
-"""Data: the user's files, by the names under which their publishers release them, and what of them can be downloaded.
+"""Data: the user's files, by the names under which their publishers release them.
 
-`--data` names a folder; each file has one documented place in it (`docs/evaluate/data.md`), and a missing file is named
-together with its source. A record of another form is reported by file, line, field and value; fields that are not read are not
+`--data` names a folder; each file has one documented place in it
+(`docs/evaluate/data.md`), and a missing file is named together with its source. A record of
+another form is reported by file, line, field and value; fields that are not read are not
 checked. Nothing is downloaded unless the user runs `nextlong evaluate data`.
 """
 
@@ -27,6 +28,7 @@ import yaml
 from annotated_types import Len
 from pyarrow import ArrowException, parquet
 from pydantic import AfterValidator, StringConstraints, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 from rich.console import Console
 
 from nextlong.engine import store
@@ -35,7 +37,8 @@ from nextlong.evaluate import required
 from nextlong.report import tables
 from nextlong.text import Json, first_sentence
 
-# A type that pydantic checks a record against, made at run time; the files of the tasks declare the shapes that they read.
+# A type that pydantic checks a record against, made at run time; the files of the tasks
+# declare the shapes that they read.
 Shape: TypeAlias = Any
 _types: Shape = typing_extensions
 TEXT: Final[Shape] = _types.Annotated[str, StringConstraints(min_length=1)]
@@ -44,15 +47,18 @@ _adapter = cache(TypeAdapter)
 
 
 def record(check: Callable[[Json], Json] | None = None, /, **fields: Shape) -> Shape:
-    """Return the shape of an object with these fields; `check` may raise ValueError for a record of that shape."""
+    """Return the shape of an object with these fields.
+
+    `check` may raise ValueError for a record of that shape.
+    """
     # Keys that are not declared are ignored: published files have many that no task reads.
     shape = _types.TypedDict("Record", fields)
     return shape if check is None else _types.Annotated[shape, AfterValidator(check)]
 
 
-def several(shape: Shape, *, least: int = 1) -> Shape:
-    """Return the shape of a list of `least` values or more."""
-    return _types.Annotated[_types.List[shape], Len(least)]
+def several(shape: Shape, *, min_items: int = 1) -> Shape:
+    """Return the shape of a list of `min_items` values or more."""
+    return _types.Annotated[_types.List[shape], Len(min_items)]
 
 
 def optional(shape: Shape) -> Shape:
@@ -64,6 +70,8 @@ TEXTS: Final[Shape] = several(str)
 
 
 class _HubFile(NamedTuple):
+    """A file of a data set on the Hugging Face hub."""
+
     repo: str
     path: str
     revision: str = "main"
@@ -71,16 +79,19 @@ class _HubFile(NamedTuple):
     licence: str = ""
 
 
-SOURCES: Final = yaml.safe_load(
-    (files(__package__) / "data.yaml").read_text(encoding="utf-8")
-)
+_YAML: Final = (files(__package__) / "data.yaml").read_text(encoding="utf-8")
+SOURCES: Final = yaml.safe_load(_YAML)
 _HUB: Final = {name: _HubFile(**fields) for name, fields in SOURCES["hub"].items()}
+_HELMET: Final = (
+    "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the "
+    "folder with its `data`"
+)
 ESSAYS: Final = "ruler/PaulGrahamEssays.json"
 HAYSTACK: Final = "needle/haystack.txt"
-_STAND_INS: Final = {
-    ESSAYS: "ruler/essays.txt",
-    HAYSTACK: ESSAYS,
-}  # what is read in place of a missing file
+# What is read in place of a missing file.
+_STAND_INS: Final = {ESSAYS: "ruler/essays.txt", HAYSTACK: ESSAYS}
+# Rows in memory: a conversation of a million tokens is several megabytes in one cell.
+_PARQUET_ROWS: Final = 16
 
 
 @dataclass(frozen=True)
@@ -93,260 +104,315 @@ class DataFiles:
         """Raise EvaluateError for a path that is not a folder."""
         if self.folder is not None and not self.folder.is_dir():
             raise EvaluateError(
-                f"--data {self.folder} is not a folder; docs/evaluate/data.md lists its files"
+                where=f"--data {self.folder}",
+                problem="it is not a folder",
+                fix="give a folder with the files that docs/evaluate/data.md lists",
             )
 
     def path(self, name: str) -> Path:
-        """Return where a file is, as itself or compressed (.gz). Raises EvaluateError if it is missing."""
-        if place := self._place(name):
-            return place
-        raise self.missing([name])
+        """Return where a file is, as itself or compressed (.gz).
+
+        Raises EvaluateError if it is missing.
+        """
+        path = self._existing_path(name)
+        if path is None:
+            raise self.missing([name])
+        return path
 
     def has(self, name: str) -> bool:
-        return self._place(name) is not None
+        return self._existing_path(name) is not None
 
-    def _place(self, name: str) -> Path | None:
-        places = (
-            [self.folder / one for one in (name, f"{name}.gz")] if self.folder else []
-        )
-        return next((place for place in places if place.is_file()), None)
+    def _existing_path(self, name: str) -> Path | None:
+        if self.folder is None:
+            return None
+        for path in (self.folder / name, self.folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+        return None
 
     def source(self, name: str) -> str:
-        """Return the name of the file that is read: the stand-in if only that exists, else the file itself."""
+        """Return the name of the file that is read.
+
+        The stand-in if only that exists, else the file itself.
+        """
         stand_in = _STAND_INS.get(name, name)
         return stand_in if self.has(stand_in) and not self.has(name) else name
 
     def missing(self, names: Sequence[str]) -> EvaluateError:
         """Return the error that these files are missing, with one line per origin."""
-        of_origin: dict[str, list[str]] = {}
+        paths_of_origin: dict[str, list[str]] = {}
         for name in names:
-            place = (
-                str(self.folder / name)
-                if self.folder
-                else f"{name} (in the folder that --data names)"
-            )
-            of_origin.setdefault(origin(name), []).append(place)
-        lines = []
-        for source, places in of_origin.items():
-            are, cure = (
-                ("are", source.replace("it comes", "they come", 1))
-                if places[1:]
-                else ("is", source)
-            )
-            lines.append(f"{', '.join(places)} {are} missing; {cure}")
-        return EvaluateError("\n".join(lines))
-
-    def error(self, name: str, what: str) -> EvaluateError:
-        """Return the error of a file that cannot be used, with its source."""
+            if self.folder is None:
+                path = f"{name} (in the folder that --data names)"
+            else:
+                path = str(self.folder / name)
+            paths_of_origin.setdefault(origin(name), []).append(path)
+        first, *more = [
+            _missing(paths, source) for source, paths in paths_of_origin.items()
+        ]
         return EvaluateError(
-            f"{self.path(name)}{what}; fix it, or download it again: {origin(name)}"
+            where=first.where,
+            problem=first.problem,
+            fix="\n".join([first.fix, *map(str, more)]),
+        )
+
+    def error(self, name: str, problem: str, *, place: str = "") -> EvaluateError:
+        """Return the error of a file that cannot be used, with its source.
+
+        place: of the mistake within the file, such as ", line 3"
+        """
+        return EvaluateError(
+            where=f"{self.path(name)}{place}",
+            problem=problem,
+            fix=f"fix it, or download it again: {origin(name)}",
         )
 
     def text(self, name: str) -> str:
-        """Return a file's text, UTF-8 or else Latin-1. Raises EvaluateError if it cannot be read."""
+        """Return a file's text, UTF-8 or else Latin-1.
+
+        Raises EvaluateError if it cannot be read.
+        """
         path = self.path(name)
         try:
-            raw = (
-                gzip.decompress(path.read_bytes())
-                if path.suffix == ".gz"
-                else path.read_bytes()
-            )
+            content = path.read_bytes()
+            if path.suffix == ".gz":
+                content = gzip.decompress(content)
         except (OSError, EOFError, zlib.error) as error:
-            raise self.error(name, f" cannot be read ({error})") from None
+            raise self.error(name, f"it cannot be read ({error})") from None
         try:
-            return raw.decode("utf-8")
+            return content.decode("utf-8")
         except UnicodeDecodeError:
             # Latin-1 has a character for every byte, so this cannot fail.
-            return raw.decode("latin-1")
+            return content.decode("latin-1")
 
     def json(self, name: str, shape: Shape = None) -> Any:
-        """Return a file's JSON value, checked for a shape. Raises EvaluateError if it is another."""
+        """Return a file's JSON value, checked for a shape.
+
+        Raises EvaluateError if it is another.
+        """
         return self._checked(self._loaded(self.text(name), name), shape, name)
 
     def json_lines(self, name: str, shape: Shape = None) -> Iterator[Json]:
-        """Yield each line's value (a Parquet file's rows), checked for a shape; a JSON list, or one in `data`, gives its items."""
+        """Yield each line's value (a Parquet file's rows), checked for a shape.
+
+        A JSON list, or one in `data`, gives its items.
+        """
+        for place, value in self._records(name):
+            yield self._checked(value, shape, name, place=place)
+
+    def _records(self, name: str) -> Iterator[tuple[str, Any]]:
+        """Yield the records of a file, each with its place in it."""
         if name.endswith(".parquet"):
-            try:
-                # Small batches: a conversation of a million tokens is several megabytes in one cell.
-                for batch in parquet.ParquetFile(self.path(name)).iter_batches(
-                    batch_size=16
-                ):
-                    for row in batch.to_pylist():
-                        yield self._checked(row, shape, name)
-            except (OSError, ValueError, ArrowException) as error:
-                raise self.error(
-                    name, f" cannot be read as Parquet ({error})"
-                ) from None
+            for row in self._parquet_rows(name):
+                yield "", row
             return
-        first = (text := self.text(name)).lstrip()[:1]
-        # One JSON value over the whole file, rather than one a line: such an object is the only one.
-        if first == "[" or (first == "{" and "\n{" not in text.strip()):
-            value = self._loaded(text, name)
-            items = value.get("data", [value]) if isinstance(value, dict) else value
-            if not isinstance(items, list):
-                raise self.error(
-                    name, f": data is {items!r:.60}, which is not a list of records"
-                )
-            for number, item in enumerate(items, start=1):
-                yield self._checked(item, shape, name, place=f", record {number}")
+        text = self.text(name)
+        first = text.lstrip()[:1]
+        # One JSON value over the whole file, rather than one per line: such an object is
+        # the only one.
+        is_one_object = first == "{" and "\n{" not in text.strip()
+        if first == "[" or is_one_object:
+            for number, item in enumerate(self._items(text, name), start=1):
+                yield f", record {number}", item
             return
-        lines = (
-            (f", line {number}", line)
-            for number, line in enumerate(text.split("\n"), start=1)
-            if line.strip()
-        )
-        for place, line in lines:
-            yield self._checked(
-                self._loaded(line, name, place), shape, name, place=place
-            )
+        for number, line in enumerate(text.split("\n"), start=1):
+            if line.strip():
+                place = f", line {number}"
+                yield place, self._loaded(line, name, place)
+
+    def _parquet_rows(self, name: str) -> Iterator[Json]:
+        try:
+            file = parquet.ParquetFile(self.path(name))
+            for batch in file.iter_batches(batch_size=_PARQUET_ROWS):
+                yield from batch.to_pylist()
+        except (OSError, ValueError, ArrowException) as error:
+            raise self.error(name, f"it cannot be read as Parquet ({error})") from None
+
+    def _items(self, text: str, name: str) -> list[Any]:
+        """Return the records of one JSON value: a list, one in `data`, or itself."""
+        items = self._loaded(text, name)
+        if isinstance(items, dict):
+            items = items.get("data", [items])
+        if not isinstance(items, list):
+            problem = f"data is {items!r:.60}, which is not a list of records"
+            raise self.error(name, problem)
+        return items
 
     def rows(self, name: str, columns: Sequence[str]) -> list[dict[str, str]]:
-        """Return columns of a CSV file with a header; a quoted field may hold line breaks.
+        """Return columns of a CSV file with a header.
 
-        Raises EvaluateError if a column is missing, in any row.
+        A quoted field may hold line breaks. Raises EvaluateError if a column is missing,
+        in any row.
         """
         # `newline=""` leaves line breaks inside quoted fields to the CSV reader.
-        reader, rows = (
-            csv.DictReader(io.StringIO(self.text(name), newline=""), strict=True),
-            list[dict[str, str]](),
-        )
+        content = io.StringIO(self.text(name), newline="")
+        reader = csv.DictReader(content, strict=True)
+        rows = []
         try:
             for row in reader:
-                if missing := [column for column in columns if row.get(column) is None]:
-                    present = ", ".join(
-                        str(key) for key, value in row.items() if value is not None
-                    )
-                    raise self.error(
-                        name,
-                        f", line {reader.line_num}: no {missing[0]!r} (it has {present})",
-                    )
+                for column in columns:
+                    if row.get(column) is None:
+                        raise self._no_column(name, column, row, reader.line_num)
                 rows.append({column: row[column] for column in columns})
         except csv.Error as error:
-            raise self.error(
-                name, f", line {reader.line_num}: not valid CSV ({error})"
-            ) from None
+            problem = f"not valid CSV ({error})"
+            place = f", line {reader.line_num}"
+            raise self.error(name, problem, place=place) from None
         if not rows:
-            raise self.error(name, " holds no row below its header")
+            raise self.error(name, "it holds no row below its header")
         return rows
+
+    def _no_column(self, name: str, column: str, row: Json, line: int) -> EvaluateError:
+        present = [str(key) for key, value in row.items() if value is not None]
+        problem = f"no {column!r} (it has {', '.join(present)})"
+        return self.error(name, problem, place=f", line {line}")
 
     def _loaded(self, text: str, name: str, place: str = "") -> Any:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise self.error(name, f"{place}: not JSON ({error})") from None
+            raise self.error(name, f"not JSON ({error})", place=place) from None
 
     def _checked(self, value: Any, shape: Shape, name: str, *, place: str = "") -> Any:
-        """Return a value of a shape. Raises EvaluateError with the first field that is wrong, and what it holds."""
+        """Return a value of a shape.
+
+        Raises EvaluateError with the first field that is wrong, and what it holds.
+        """
+        if shape is None:
+            return value
         try:
-            return value if shape is None else _adapter(shape).validate_python(value)
+            return _adapter(shape).validate_python(value)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
+            mistake = _mistake(error.errors(include_url=False)[0])
+        raise self.error(name, mistake, place=place)
+
+
+def _missing(paths: Sequence[str], source: str) -> EvaluateError:
+    """Return the error that files of one origin are missing."""
+    if len(paths) == 1:
+        return EvaluateError(where=paths[0], problem="it is missing", fix=source)
+    return EvaluateError(
+        where=", ".join(paths),
+        problem="they are missing",
+        fix=source.replace("it comes", "they come", 1),
+    )
+
+
+def _mistake(error: ErrorDetails) -> str:
+    """Return what is wrong with a record: the field, what it holds, what it should."""
+    path = ""
+    for part in error["loc"]:
+        if isinstance(part, int):
+            path += f"[{part}]"
         # pydantic's path also names the member of a union, which is no field.
-        named = [
-            part
-            for part in first["loc"]
-            if isinstance(part, int) or part.isidentifier()
-        ]
-        path = [
-            f"[{part}]" if isinstance(part, int) else f".{part}"
-            for part in named
-            if part not in ("str", "int")
-        ]
-        where, held = "".join(path).removeprefix("."), f"{first['input']!r:.60}"
-        if first["type"] == "missing":
-            fields = (
-                ", ".join(map(str, first["input"]))
-                if isinstance(first["input"], dict)
-                else held
-            )
-            parent = where.rpartition(".")[0] or "the record"
-            mistake = (
-                f"{parent} has no {str(first['loc'][-1])!r} (it has {fields:.200})"
-            )
-        elif first["type"] == "value_error":
-            mistake = f"{where or 'the record'}: {first['ctx']['error']}"
-        else:
-            message = (first["msg"][0].lower() + first["msg"][1:]).replace(
-                "input ", "it "
-            )
-            mistake = f"{where or 'the record'} is {held}, but {message}"
-        raise self.error(name, f"{place}: {mistake}")
+        elif part.isidentifier() and part not in ("str", "int"):
+            path += f".{part}"
+    field = path.removeprefix(".")
+    found = error["input"]
+    if error["type"] == "missing":
+        present = f"{found!r:.60}"
+        if isinstance(found, dict):
+            present = ", ".join(map(str, found))
+        parent = field.rpartition(".")[0] or "the record"
+        missing = str(error["loc"][-1])
+        return f"{parent} has no {missing!r} (it has {present:.200})"
+    where = field or "the record"
+    if error["type"] == "value_error":
+        return f"{where}: {error['ctx']['error']}"
+    message = error["msg"][0].lower() + error["msg"][1:]
+    return f"{where} is {found!r:.60}, but {message.replace('input ', 'it ')}"
 
 
 def origin(name: str) -> str:
     """Return a sentence that says where a file comes from."""
-    if file := _HUB.get(name):
-        place = (
-            f"{file.path}; its license: {file.licence}" if file.licence else file.path
-        )
-        return f"it comes from {file.repo} on the Hugging Face hub ({place}); nextlong evaluate data SUITE downloads it"
-    if source := SOURCES["elsewhere"].get(name):
+    file = _HUB.get(name)
+    if file is not None:
+        path = file.path
+        if file.licence:
+            path += f"; its license: {file.licence}"
         return (
-            f"give {source}" if source.startswith("any") else f"it comes from {source}"
+            f"it comes from {file.repo} on the Hugging Face hub ({path}); "
+            "nextlong evaluate data SUITE downloads it"
         )
-    helmet = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
-    return f"it comes with {helmet}" if name.startswith("helmet/") else "add the file"
+    source = SOURCES["elsewhere"].get(name)
+    if source:
+        is_any = source.startswith("any")
+        return f"give {source}" if is_any else f"it comes from {source}"
+    if name.startswith("helmet/"):
+        return f"it comes with {_HELMET}"
+    return "add the file"
 
 
 def download(names: Sequence[str], out: Path, console: Console) -> list[Json]:
-    """Download files into a folder; return a record of each: downloaded, present already, or to be downloaded manually."""
+    """Download files into a folder; return a record of each.
+
+    Downloaded, present already, or to be downloaded manually.
+    """
     with store.explained(out):
         out.mkdir(parents=True, exist_ok=True)
-    done, folder = list[Json](), DataFiles(out)
+    folder = DataFiles(out)
+    records = []
     for name in names:
         if folder.has(folder.source(name)):
-            one: Json = {"state": "present"}
+            state: Json = {"state": "present"}
         elif name in _HUB:
-            one = {
-                "state": "downloaded",
-                "sha256": _download(_HUB[name], out / name),
-                "from": _HUB[name].repo,
-            }
+            digest = _download(_HUB[name], out / name)
+            state = {"state": "downloaded", "sha256": digest, "from": _HUB[name].repo}
         else:
-            one = {"state": "manual", "from": origin(name)}
-        done.append({"file": name, **one})
-        tables.say(
-            ": ".join(
-                [f"{one['state']:<10} {out / name}", *filter(None, [one.get("from")])]
-            ),
-            console,
-        )
-    return done
+            state = {"state": "manual", "from": origin(name)}
+        records.append({"file": name, **state})
+        line = f"{state['state']:<10} {out / name}"
+        if "from" in state:
+            line += f": {state['from']}"
+        tables.say(line, console)
+    return records
 
 
-def _download(file: _HubFile, place: Path) -> str:
-    """Download a file and return its SHA-256. Raises EvaluateError if that fails, or if the hash is not the publisher's."""
-    hub = required("huggingface_hub")
-    # The library reads HF_ENDPOINT when it is imported; here it is read at each call.
-    where = {
-        "repo_type": "dataset",
-        "revision": file.revision,
-        "endpoint": os.environ.get("HF_ENDPOINT"),
-    }
-    place.parent.mkdir(parents=True, exist_ok=True)
-    # Into a temporary folder beside the destination, so that an interrupted download leaves no half file there.
-    with TemporaryDirectory(dir=place.parent, prefix=".fetching-") as temporary:
+def _download(file: _HubFile, path: Path) -> str:
+    """Download a file and return its SHA-256.
+
+    Raises EvaluateError if that fails, or if the hash is not the publisher's.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Into a temporary folder beside the destination, so that an interrupted download leaves
+    # no half file there.
+    with TemporaryDirectory(dir=path.parent, prefix=".fetching-") as temporary:
         try:
-            etag = hub.get_hf_file_metadata(
-                hub.hf_hub_url(file.repo, file.path, **where)
-            ).etag
-            fetched = Path(
-                hub.hf_hub_download(file.repo, file.path, local_dir=temporary, **where)
-            )
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # the library's errors are both, and requests' are OSError
+            fetched, etag = _fetched(file, temporary)
+        # The library's errors are both, and requests' are OSError.
+        except (OSError, ValueError) as error:
             raise EvaluateError(
-                f"{file.path} of {file.repo} cannot be downloaded ({first_sentence(error)}); try again, or put your copy at {place}"
+                where=f"{file.path} of {file.repo}",
+                problem=f"it cannot be downloaded ({first_sentence(error)})",
+                fix=f"try again, or put your copy at {path}",
             ) from None
         with fetched.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
         # The ETag of a file in Git LFS is its SHA-256, of any other file a shorter hash.
-        published = file.sha256 or (etag if etag and len(etag) == len(digest) else None)
+        published = file.sha256
+        if not published and etag and len(etag) == len(digest):
+            published = etag
         if published is not None and digest != published:
             raise EvaluateError(
-                f"{file.path} of {file.repo} has the SHA-256 {digest}, not {published}: it is damaged or was changed; try again"
+                where=f"{file.path} of {file.repo}",
+                problem=f"it has the SHA-256 {digest}, not {published}, so it is damaged "
+                "or was changed",
+                fix="try again",
             )
-        fetched.replace(place)
+        fetched.replace(path)
     return digest
+
+
+def _fetched(file: _HubFile, folder: str) -> tuple[Path, str | None]:
+    """Return a file of the hub in a folder, and its ETag."""
+    hub = required("huggingface_hub")
+    where = {
+        "repo_type": "dataset",
+        "revision": file.revision,
+        # The library reads HF_ENDPOINT when it is imported; here it is read at each call.
+        "endpoint": os.environ.get("HF_ENDPOINT"),
+    }
+    url = hub.hf_hub_url(file.repo, file.path, **where)
+    etag = hub.get_hf_file_metadata(url).etag
+    fetched = hub.hf_hub_download(file.repo, file.path, local_dir=folder, **where)
+    return Path(fetched), etag

@@ -1,7 +1,8 @@
-"""Task: a generator of prompts with known answers that fit a length, and a scorer. Probe: a measurement inside a model.
+"""Task: a generator of prompts with known answers that fit a length, and a scorer.
 
-The samples of (task, length, tokenizer, seed, data) are always the same, so an interrupted evaluation resumes where it stopped.
-Each file of the folder `tasks` declares its tasks and probes in `TASKS`; nothing else knows their names.
+The samples of (task, length, tokenizer, seed, data) are always the same, so an interrupted
+evaluation resumes where it stopped. Each file of the folder `tasks` declares its tasks and
+probes in `TASKS`; nothing else knows their names.
 """
 
 from __future__ import annotations
@@ -22,37 +23,47 @@ from nextlong.recipe.keys import read_length
 from nextlong.text import Json
 
 Scorer = Callable[[str, "Sample"], dict[str, float]]
-ALL_SAMPLES: Final = (
-    10**9
-)  # the number of samples of a measurement that reads everything there is
+# The number of samples of a measurement that reads everything there is.
+ALL_SAMPLES: Final = 10**9
+# A token is hardly ever over eight characters, nor under one.
+_MAX_TOKEN_CHARS: Final = 8
+# How people write lengths, the greatest unit first.
+_UNITS: Final = {"M": 1024 * 1024, "K": 1024}
 
 
 @dataclass(frozen=True)
 class TextTokenizer:
-    """A tokenizer of Hugging Face `tokenizers`, with what it puts before a text (its BOS, or nothing)."""
+    """A tokenizer of Hugging Face `tokenizers`.
+
+    With what it puts before a text: its BOS, or nothing.
+    """
 
     backend: tokenizers.Tokenizer
 
     @classmethod
     def read(cls, source: str | Path) -> TextTokenizer:
-        """Read a tokenizer.json, a folder with one, or a name on the Hugging Face hub. Raises EvaluateError."""
-        path, made = Path(source).expanduser(), tokenizers.Tokenizer
+        """Read a tokenizer.json, a folder with one, or a name on the Hugging Face hub.
+
+        Raises EvaluateError.
+        """
+        path = Path(source).expanduser()
         file = path / "tokenizer.json" if path.is_dir() else path
         try:
-            return cls(
-                made.from_file(str(file))
-                if file.is_file()
-                else made.from_pretrained(str(source))
-            )
-        except (
-            Exception
-        ) as error:  # the library raises a bare Exception whatever is wrong
+            if file.is_file():
+                return cls(tokenizers.Tokenizer.from_file(str(file)))
+            return cls(tokenizers.Tokenizer.from_pretrained(str(source)))
+        # The library raises a bare Exception whatever is wrong.
+        except Exception as error:
             raise EvaluateError(
-                f"--tokenizer {source}: not a tokenizer.json, a folder with one, or the name of a tokenizer on the hub ({error})"
+                where=f"--tokenizer {source}",
+                problem=f"it cannot be read ({error})",
+                fix="give a tokenizer.json, a folder with one, or the name of a tokenizer "
+                "on the hub",
             ) from None
 
     def __post_init__(self) -> None:
-        # A tokenizer.json may truncate or pad to a length of its training, which would change every count.
+        # A tokenizer.json may truncate or pad to a length of its training, which would
+        # change every count.
         self.backend.no_truncation()
         self.backend.no_padding()
 
@@ -69,38 +80,43 @@ class TextTokenizer:
 
     @cached_property
     def hash(self) -> str:
-        """A hash of the whole tokenizer; tokenizers with the same hash split every text in the same way."""
-        return hashlib.blake2b(
-            self.backend.to_str().encode(), digest_size=16
-        ).hexdigest()
+        """A hash of the whole tokenizer.
+
+        Tokenizers with the same hash split every text in the same way.
+        """
+        content = self.backend.to_str().encode()
+        return hashlib.blake2b(content, digest_size=16).hexdigest()
 
     @cached_property
     def prefix(self) -> tuple[int, ...]:
         """The special ids that the tokenizer puts before a text."""
-        # Whatever precedes the ids of the text itself; what follows them (EOS) would end the prompt, so it is left out.
-        with_special, plain = self.backend.encode("a").ids, self.encode("a")
-        starts = (
-            n
-            for n in range(len(with_special))
-            if with_special[n : n + len(plain)] == plain
-        )
-        return tuple(with_special[: next(starts, 0)])
+        # Whatever precedes the ids of the text itself; what follows them (EOS) would end
+        # the prompt, so it is left out.
+        with_special = self.backend.encode("a").ids
+        without = self.encode("a")
+        for start in range(len(with_special)):
+            if with_special[start : start + len(without)] == without:
+                return tuple(with_special[:start])
+        return ()
 
     def with_prefix(self, ids: Sequence[int]) -> list[int]:
-        """Return ids preceded by the special ones, unless they begin with these already."""
-        return (
-            list(ids)
-            if tuple(ids[: len(self.prefix)]) == self.prefix
-            else [*self.prefix, *ids]
-        )
+        """Return ids preceded by the special ones, unless they begin with these."""
+        if tuple(ids[: len(self.prefix)]) == self.prefix:
+            return list(ids)
+        return [*self.prefix, *ids]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One question; the answer continues `prompt` and `answer_prefix`, a chat model gets `prompt` as the user's turn.
+    """One question.
 
-    `input_ids` are the ids of a prompt that was cut between tokens: `prompt` is the same cut in characters, but it may be
-    tokenized differently. `turns` are the roles and contents of a conversation for a chat model; `prompt` is the same as one text.
+    The answer continues `prompt` and `answer_prefix`; a chat model gets `prompt` as the
+    user's turn.
+
+    input_ids: the ids of a prompt that was cut between tokens: `prompt` is the same cut in
+        characters, but it may be tokenized differently
+    turns: the roles and contents of a conversation for a chat model; `prompt` is the same
+        as one text
     """
 
     prompt: str
@@ -117,15 +133,19 @@ class Sample:
         return self.prompt + self.answer_prefix
 
     def completed(self, answer: str) -> str:
-        """Return the answer's prefix and the answer, which HELMET scores and shows to its judge."""
+        """Return the answer's prefix and the answer.
+
+        HELMET scores both and shows both to its judge.
+        """
         return self.answer_prefix.lstrip("\n") + answer
 
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """A request for `samples` questions of at most `length` tokens, answer and the `overhead` of a chat template included.
+    """A request for `samples` questions of at most `length` tokens.
 
-    A probe calls `advance` with the number of samples that it has measured.
+    Answer and the `overhead` of a chat template included. A probe calls `advance` with the
+    number of samples that it has measured.
     """
 
     length: int
@@ -144,40 +164,50 @@ class TaskRequest:
 
     def fits(self, sample: Sample) -> bool:
         # A prompt that was cut between tokens counts as it was cut.
-        tokens = (
-            self.tokenizer.count(sample.text)
-            if sample.input_ids is None
-            else len(sample.input_ids)
-        )
+        if sample.input_ids is None:
+            tokens = self.tokenizer.count(sample.text)
+        else:
+            tokens = len(sample.input_ids)
         return tokens + sample.max_new_tokens <= self.room
 
-    def require(self, task: str, *, tokens: int, least: int) -> None:
-        """Raise EvaluateError for a length that leaves a task fewer tokens than it needs."""
-        if tokens < least:
+    def require(self, task: str, *, tokens: int, min_tokens: int) -> None:
+        """Raise EvaluateError for a length that leaves a task too few tokens."""
+        if tokens < min_tokens:
+            min_length = self.length + min_tokens - tokens
             raise EvaluateError(
-                f"--lengths: {task} needs at least {self.length + least - tokens:,} tokens, not {self.length:,}; "
-                "leave the length or the task out"
+                where="--lengths",
+                problem=f"{task} needs at least {min_length:,} tokens, not "
+                f"{self.length:,}",
+                fix="leave the length or the task out",
             )
 
     def is_in_band(self, sample: Sample) -> bool:
-        """Return whether the tokens of a published sample, answer included, lie in (length / 2, length]."""
-        # A token is hardly ever over eight characters, nor under one: most samples need not be tokenized.
-        if not self.length / 2 < len(sample.prompt) <= 8 * self.length:
+        """Return whether a published sample's tokens lie in (length / 2, length].
+
+        Answer included.
+        """
+        # Most samples need not be tokenized, since characters bound tokens.
+        max_chars = _MAX_TOKEN_CHARS * self.length
+        if not self.length / 2 < len(sample.prompt) <= max_chars:
             return False
-        return (
-            self.length / 2
-            < self.tokenizer.count(sample.prompt) + sample.max_new_tokens
-            <= self.length
-        )
+        tokens = self.tokenizer.count(sample.prompt) + sample.max_new_tokens
+        return self.length / 2 < tokens <= self.length
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """What tasks and probes declare alike. Reports have one table per suite and one per category.
+    """What tasks and probes declare alike.
 
-    `metric` names the score that counts. `lengths` are those that the benchmark defines: () for any, None for a measurement without
-    lengths; `usual_length` is the only one unless the user names lengths. `files` are read at each length, `files_at` at one,
-    `optional` where they exist; `reads` says whether a run (`--run`) is needed. `about` is printed below the table.
+    Reports have one table per suite and one per category.
+
+    metric: names the score that counts
+    lengths: those that the benchmark defines, () for any, None for a measurement without
+        lengths
+    usual_length: the only one unless the user names lengths
+    files, files_at, optional: files that are read at each length, at one, and where they
+        exist
+    reads: whether a run (`--run`) is needed
+    about: printed below the table
     """
 
     name: str
@@ -196,6 +226,7 @@ class Measurement:
     about: str = ""
 
     def needs(self, length: int | None) -> tuple[str, ...]:
+        """Return the files that are read at a length."""
         return (*self.files, *self.files_at.get(length or 0, ()))
 
 
@@ -203,9 +234,11 @@ class Measurement:
 class Task(Measurement):
     """A generator of samples with its scorer.
 
-    `make` yields samples, and None for one that cannot be made to fit: this one, and a sample that does not fit with its answer,
-    is refused and scores 0. `follow_up` turns an answer into the question whose answer is scored. `splits` adds a table of the
-    score over parts of the samples: the heading of a column, the name of a detail, and the value that it has in that part.
+    make: yields samples, and None for one that cannot be made to fit: this one, and a
+        sample that does not fit with its answer, is refused and scores 0
+    follow_up: turns an answer into the question whose answer is scored
+    splits: adds a table of the score over parts of the samples: the heading of a column,
+        the name of a detail, and the value that it has in that part
     """
 
     make: Callable[[TaskRequest], Iterator[Sample | None]]
@@ -217,25 +250,35 @@ class Task(Measurement):
 
 @cache
 def prompt_of(name: str) -> str:
-    """Return a published prompt, word for word: a template for `str.format`, from the folder tasks/prompts."""
-    return (files("nextlong.evaluate.tasks") / "prompts" / f"{name}.txt").read_text(
-        encoding="utf-8"
-    )
+    """Return a published prompt, word for word.
+
+    A template for `str.format`, from the folder tasks/prompts.
+    """
+    folder = files("nextlong.evaluate.tasks") / "prompts"
+    return (folder / f"{name}.txt").read_text(encoding="utf-8")
 
 
 def parse_lengths(text: str) -> list[int]:
-    """Return lengths in tokens, ascending: `8k,32k` are two, `8k..128k` is 8,192 and its doublings. Raises EvaluateError."""
+    """Return lengths in tokens, ascending.
+
+    `8k,32k` are two, `8k..128k` is 8,192 and its doublings. Raises EvaluateError.
+    """
     lengths: set[int] = set()
     for part in text.split(","):
         first, dots, last = part.strip().partition("..")
-        low, high = (read_length(one) for one in (first, last if dots else first))
+        low = read_length(first)
+        high = read_length(last if dots else first)
         if not low or not high:
             raise EvaluateError(
-                f"--lengths: {part.strip()!r} is not a length; write 8192, 8k, 8k,32k or 8k..128k"
+                where="--lengths",
+                problem=f"{part.strip()!r} is not a length",
+                fix="write 8192, 8k, 8k,32k or 8k..128k",
             )
         if high < low:
             raise EvaluateError(
-                f"--lengths {part.strip()}: the second is smaller than the first; write 8k..128k"
+                where=f"--lengths {part.strip()}",
+                problem="the second is smaller than the first",
+                fix="write 8k..128k",
             )
         # A range holds its first length and every doubling up to its last.
         while low <= high:
@@ -248,7 +291,7 @@ def short(length: int | None) -> str:
     """Return a length as people write it: 8K, 512, 1M."""
     if length is None:
         return "–"
-    for unit, size in (("M", 1024 * 1024), ("K", 1024)):
+    for unit, size in _UNITS.items():
         if length % size == 0:
             return f"{length // size}{unit}"
     return f"{length:,}"

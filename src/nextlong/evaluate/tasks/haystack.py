@@ -75,7 +75,7 @@ def samples(request: TaskRequest, depths: int = 11) -> Iterator[Sample | None]:
         - request.tokenizer.count(before + _NEEDLE + after + _PREFIX)
         - 2
     )
-    request.require("needle", tokens=room, least=1)
+    request.require("needle", tokens=room, min_tokens=1)
     count = request.samples or depths
     # Depths in percent; a single sample has its needle in the middle.
     places = np.linspace(0, 100, min(count, depths)).tolist() if count != 1 else [50.0]
@@ -182,7 +182,7 @@ def _latent_samples(
     )
     # The longest needle with its question and template, and eight tokens for what merges or splits at the seams.
     room = request.room - _LATENT_BUDGET - around - 8
-    request.require("nolima", tokens=room, least=64)
+    request.require("nolima", tokens=room, min_tokens=64)
     draw = random.Random(request.seed)
     haystacks = [_haystacks(request, text, room)[0] for text in texts]
     placements = list(
@@ -347,7 +347,7 @@ def _world_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
     make, template = _WORLDS[name][0], prompt_of(f"babilong_{name}")
     draw = random.Random(f"{request.seed} {name}")
     room = request.room - _WORLD_BUDGET - request.tokenizer.count(template)
-    request.require(f"babilong_{name}", tokens=room, least=_LEAST_TOKENS)
+    request.require(f"babilong_{name}", tokens=room, min_tokens=_LEAST_TOKENS)
     sentences = re.split(
         r"(?<=[.!?])\s+", _haystacks(request, _haystack_text(request.data), room)[0]
     )

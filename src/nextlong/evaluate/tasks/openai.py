@@ -221,7 +221,7 @@ def _graph_samples(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
     ) / size
     room = request.room - _BUDGET - fixed
     request.require(
-        "graphwalks", tokens=room, least=math.ceil(_FEWEST_NODES * per_node)
+        "graphwalks", tokens=room, min_tokens=math.ceil(_FEWEST_NODES * per_node)
     )
     size = int(room / per_node)
     while True:

@@ -42,7 +42,7 @@ def essay_words(data: DataFiles) -> list[str]:
         else data.text(source)
     )
     if not text.strip():
-        raise data.error(ESSAYS, " holds no words")
+        raise data.error(ESSAYS, "it holds no words")
     return re.sub(r"\s+", " ", text).split(" ")
 
 
@@ -181,7 +181,7 @@ _FORMS: Final = {
 
 
 def _needle_samples(request: TaskRequest, form: _Form) -> Iterator[Sample | None]:
-    request.require("a needle", tokens=request.length, least=_LEAST_NEEDLE_TOKENS)
+    request.require("a needle", tokens=request.length, min_tokens=_LEAST_NEEDLE_TOKENS)
     draw, is_short = random.Random(request.seed), request.length < 4096
     step, essay = 5 if is_short else 25, list[str]()
     if form.haystack == "essay":
@@ -262,7 +262,7 @@ _TRACKED: Final = (
 
 
 def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
-    request.require("vt", tokens=request.length, least=_LEAST_TOKENS)
+    request.require("vt", tokens=request.length, min_tokens=_LEAST_TOKENS)
     # NVIDIA's two streams: names and places from Python's generator, values from NumPy's.
     draw, numbers = random.Random(request.seed), np.random.RandomState(request.seed)
 
@@ -330,7 +330,7 @@ _LISTED: Final = " Answer: The top 10 words that appear most often in the list a
 
 
 def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
-    request.require("cwe", tokens=request.length, least=_LEAST_TOKENS)
+    request.require("cwe", tokens=request.length, min_tokens=_LEAST_TOKENS)
     few = sorted(
         {one for kind in ("noun", "adjective", "verb") for one in _wonderwords(kind)}
     )
@@ -387,7 +387,7 @@ def _frequent_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
     """Yield fwe's samples; the answer's tokens are taken from the length first, and all else follows from the rest."""
     from scipy.special import zeta
 
-    request.require("fwe", tokens=request.length, least=_LEAST_TOKENS)
+    request.require("fwe", tokens=request.length, min_tokens=_LEAST_TOKENS)
     draw, room = random.Random(request.seed), request.room - _CODED_BUDGET
 
     def new_vocabulary() -> list[str]:
@@ -447,10 +447,10 @@ def _answerable(question: Json) -> Json:
 _QUESTION: Final = record(
     _answerable,
     question=TEXT,
-    answers=several(record(text=str), least=0),
+    answers=several(record(text=str), min_items=0),
     is_impossible=NotRequired[bool],
 )
-_PARAGRAPH: Final = record(context=TEXT, qas=several(_QUESTION, least=0))
+_PARAGRAPH: Final = record(context=TEXT, qas=several(_QUESTION, min_items=0))
 _SQUAD_SHAPE: Final = record(data=several(record(paragraphs=several(_PARAGRAPH))))
 _HOTPOTQA_SHAPE: Final = several(
     record(question=TEXT, answer=TEXT, context=several(tuple[str, list[str]]))
@@ -499,7 +499,7 @@ def _read_hotpotqa(data: DataFiles) -> _Questions:
 def _qa_samples(
     request: TaskRequest, read: Callable[[DataFiles], _Questions]
 ) -> Iterator[Sample | None]:
-    request.require("qa", tokens=request.length, least=_LEAST_TOKENS)
+    request.require("qa", tokens=request.length, min_tokens=_LEAST_TOKENS)
     questions, documents = read(request.data)
     if not questions:
         raise EvaluateError(

@@ -96,7 +96,7 @@ def _llama2(data: DataFiles) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises a bare Exception whatever is wrong
-        raise data.error(LLAMA2, f" is not a tokenizer.json ({error})") from None
+        raise data.error(LLAMA2, f"it is not a tokenizer.json ({error})") from None
 
 
 # Each reader, of data and a seed, yields records: the document, the examples before it, the question and its answers.

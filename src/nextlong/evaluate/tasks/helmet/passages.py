@@ -212,10 +212,10 @@ def _score_ranking(answer: str, sample: Sample) -> dict[str, float]:
 _ALCE_SHAPE: Final = record(
     question=TEXT,
     docs=several(_PASSAGE),
-    qa_pairs=optional(several(record(short_answers=TEXTS), least=0)),  # of ASQA
-    answers=optional(several(TEXTS, least=0)),  # of QAMPARI
+    qa_pairs=optional(several(record(short_answers=TEXTS), min_items=0)),  # of ASQA
+    answers=optional(several(TEXTS, min_items=0)),  # of QAMPARI
 )
-_ALCE_DEMOS: Final = several(dict[str, Any], least=SHOTS)
+_ALCE_DEMOS: Final = several(dict[str, Any], min_items=SHOTS)
 _ALCE_PROMPT: Final = record(
     instruction=TEXT, demo_prompt=TEXT, doc_prompt=TEXT, demos=_ALCE_DEMOS
 )

@@ -231,7 +231,9 @@ def _read_trec(data: DataFiles, *, level: str) -> _Split:
             label, space, text = line.strip().partition(" ")
             if not space or ":" not in label:
                 raise data.error(
-                    name, f", line {number} is {line[:60]!r}, not `LABEL:label text`"
+                    name,
+                    f"it is {line[:60]!r}, not `LABEL:label text`",
+                    place=f", line {number}",
                 )
             parts[-1].append(
                 _Labelled(text, label.split(":")[0] if level == "coarse" else label)
