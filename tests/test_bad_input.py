@@ -487,7 +487,5 @@ def test_peek_of_what_is_no_run(kept):
 def test_a_sequence_that_does_not_exist(kept):
     code, _, err = kept.call("peek", kept.run_dir, 3)
     assert code == 2
-    assert (
-        err
-        == f"error: sequence 3 does not exist: {kept.run_dir} has 3, counted from 0\n"
-    )
+    assert err.startswith("error: sequence 3: ")
+    assert f"{kept.run_dir} has 3" in err

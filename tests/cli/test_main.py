@@ -501,10 +501,8 @@ def test_peek_of_nothing(call, folder):
     for number in ("5", "-1"):
         code, _, err = call("peek", folder / "run", number)
         assert code == 2
-        assert (
-            err
-            == f"error: sequence {number} does not exist: {folder}/run has 5, counted from 0\n"
-        )
+        assert err.startswith(f"error: sequence {number}: ")
+        assert f"{folder}/run has 5" in err
 
 
 # ends that are no success

@@ -63,9 +63,8 @@ def folders(run_dir):
 def test_commands_on_all_variants_want_the_run_directory(three, call, command):
     code, out, err = call(command, f"{three}@short")
     assert (code, out) == (2, "")
-    assert f"{three}@short is one variant; name its run directory: {three}" in " ".join(
-        err.split()
-    )
+    assert err.startswith(f"error: {three}@short: ")
+    assert err.endswith(f": {three}\n")
 
 
 # list
@@ -121,10 +120,9 @@ def test_names_stay_whole_on_a_narrow_terminal_and_fewer_sequences_have_their_re
     assert "documents gave" in listed[name].why_fewer
     assert set(listed[name].differs) == {"compose.method", "compose.sequences"}
     file = io.StringIO()
-    inspect._show(
-        list(listed.values()),
-        Console(file=file, width=40, force_terminal=True, color_system=None),
-    )
+    console = Console(file=file, width=40, force_terminal=True, color_system=None)
+    for variant in listed.values():
+        inspect._show_variant(variant, console)
     shown = file.getvalue()
     assert name in shown.splitlines()
     assert "fewer than the requested 100,000" in " ".join(shown.split())
@@ -185,10 +183,9 @@ def test_a_variant_goes_wherever_a_run_goes(three, call):
     assert call("verify", f"{three}@base", "--sample", "2")[0] == 0
     assert call("compare", f"{three}@base", f"{three}@short")[0] == 0
     assert call("compare", f"{three}@*", "--csv")[1].count("\n") == 1 + len(NAMES)
-    assert (
-        f"{three}@x*: no variant matches; {three} has: {', '.join(NAMES)}"
-        in call("compare", f"{three}@x*")[2]
-    )
+    err = call("compare", f"{three}@x*")[2]
+    assert err.startswith(f"error: {three}@x*: ")
+    assert f"{three} has: {', '.join(NAMES)}" in err
 
 
 def test_export_takes_the_variant_that_is_named(own):
@@ -368,10 +365,8 @@ def test_gc_keeps_every_variant_and_removes_what_none_needs(own, call):
     (next(own.glob("*-chunk-*")) / ".work-00001-abc").mkdir()
     code, out, err = call("gc", own)
     assert code == 2
-    assert (
-        err
-        == f"error: nothing was removed, because confirmation needs a terminal; to confirm, run nextlong gc {own} --yes\n"
-    )
+    assert err.startswith(f"error: {own}: ")
+    assert err.endswith(f" nextlong gc {own} --yes\n")
     assert call("gc", own, "--keep", "base")[2].endswith(
         f"run nextlong gc {own} --keep base --yes\n"
     )

@@ -1,4 +1,7 @@
-"""The commands on finished runs: list, gc, peek, stats, compare, report, view and verify; doctor looks at the installation."""
+"""The commands on finished runs, and `doctor`, which looks at the installation.
+
+On runs: list, gc, peek, stats, compare, report, view and verify.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -34,13 +37,20 @@ from nextlong.text import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nextlong.runs.variants import Listed
+    from nextlong.artifacts.variant_records import Variant
+    from nextlong.runs.run import Run
+    from nextlong.runs.run import Sequence as RunSequence
+    from nextlong.runs.variants import Listed, Waste
+    from nextlong.verify.outcome import CheckOutcome
 
 _NAMED_VARIANTS = 5
 
 
 def matching(named: Path) -> list[str]:
-    """Return the runs of a name: the name itself, or for `RUN@PATTERN` with * or ? the matching variants."""
+    """Return the runs of a name.
+
+    The name itself, or for `RUN@PATTERN` with * or ? the matching variants.
+    """
     head, _, pattern = str(named).rpartition("@")
     if not head or not set("*?") & set(pattern):
         return [str(named)]
@@ -48,55 +58,73 @@ def matching(named: Path) -> list[str]:
     known = variant_records.variant_names(run_dir)
     names = [name for name in known if fnmatchcase(name, pattern)]
     if not known and not run_dir.is_dir():
-        raise NextlongError(f"{named}: {head} does not exist; name a run directory")
+        raise NextlongError(
+            where=named, problem=f"{head} does not exist", fix="name a run directory"
+        )
     if not names:
         raise NextlongError(
-            f"{named}: no variant matches; {head} has: {', '.join(known) or 'none'}"
+            where=named,
+            problem="no variant matches",
+            fix=f"{head} has: {', '.join(known) or 'none'}",
         )
     return [f"{head}@{name}" for name in names]
 
 
-def peek(args: argparse.Namespace) -> None:
-    from nextlong.report import peek as shows
+def _runs_matching(names: Sequence[Path]) -> list[Run]:
+    """Open the runs of several names."""
+    runs = []
+    for named in names:
+        runs += [nextlong.open(run) for run in matching(named)]
+    return runs
 
-    run, shown = nextlong.open(args.run), console()
+
+def peek(args: argparse.Namespace) -> None:
+    """List the sequences of a run, or show one."""
+    run = nextlong.open(args.run)
     if args.number is None:
-        if args.text or args.svg:
-            raise NextlongError(
-                f"--text and --svg need the number of a sequence: nextlong peek {args.run} 0 --text"
-            )
-        if args.first < 0:
-            raise NextlongError(
-                f"--first {args.first} is negative; give the number of sequences to list, or 0 for all"
-            )
-        listed = partial(shows.sequences_of, run, first=args.first)
-        present(args, listed, partial(shows.show_run, run, first=args.first))
+        _peek_run(args, run)
         return
     if not 0 <= args.number < len(run):
         raise NextlongError(
-            f"sequence {args.number} does not exist: {args.run} has {len(run)}, counted from 0"
+            where=f"sequence {args.number}",
+            problem="it does not exist",
+            fix=f"{args.run} has {len(run)}, counted from 0",
         )
-    if args.svg and args.svg.suffix.lower() not in (".svg", ".png"):
-        raise NextlongError(
-            f"--svg {args.svg} has no known picture suffix; use .svg or .png"
-        )
-    sequence = run.sequence(args.number)
-    if args.svg:
-        from nextlong.picture import before_after
+    _peek_sequence(args, run.sequence(args.number))
 
-        draw = (
-            before_after.png if args.svg.suffix.lower() == ".png" else before_after.svg
+
+def _peek_run(args: argparse.Namespace, run: Run) -> None:
+    from nextlong.report import peek as shows
+
+    if args.text or args.svg:
+        raise NextlongError(
+            where="--text and --svg",
+            problem="they need the number of a sequence",
+            fix=f"nextlong peek {args.run} 0 --text",
         )
-        write(
-            args.svg,
-            draw(sequence.spans, tokens=len(sequence.input_ids), name=sequence.id),
+    if args.first < 0:
+        raise NextlongError(
+            where=f"--first {args.first}",
+            problem="it is negative",
+            fix="give the number of sequences to list, or 0 for all",
         )
-        tables.say(f"wrote {args.svg}", console())
+    present(
+        args,
+        partial(shows.sequences_of, run, first=args.first),
+        partial(shows.show_run, run, first=args.first),
+    )
+
+
+def _peek_sequence(args: argparse.Namespace, sequence: RunSequence) -> None:
+    from nextlong.report import peek as shows
+
+    if args.svg:
+        _draw(sequence, args.svg)
     elif args.text and not args.json:
+        shown = console()
         is_paged = shown.is_terminal and sys.stdin.isatty()
-        os.environ.setdefault(
-            "LESS", "-R"
-        )  # a pager that is less then shows the colours
+        # A pager that is `less` then shows the colours.
+        os.environ.setdefault("LESS", "-R")
         with shown.pager(styles=True) if is_paged else nullcontext():
             shows.show_text(sequence, shown)
     else:
@@ -105,6 +133,23 @@ def peek(args: argparse.Namespace) -> None:
             partial(shows.sequence_of, args.number, sequence),
             partial(shows.show_sequence, sequence),
         )
+
+
+def _draw(sequence: RunSequence, path: Path) -> None:
+    """Draw a sequence, before and after, as .svg or .png."""
+    from nextlong.picture import before_after
+
+    suffix = path.suffix.lower()
+    if suffix not in (".svg", ".png"):
+        raise NextlongError(
+            where=f"--svg {path}",
+            problem="it has no known picture suffix",
+            fix="use .svg or .png",
+        )
+    draw = before_after.png if suffix == ".png" else before_after.svg
+    picture = draw(sequence.spans, tokens=len(sequence.input_ids), name=sequence.id)
+    write(path, picture)
+    tables.say(f"wrote {path}", console())
 
 
 def stats(args: argparse.Namespace) -> None:
@@ -119,16 +164,18 @@ def compare(args: argparse.Namespace) -> None:
     from nextlong.report import compare as page
     from nextlong.runs.statistics.measure import measure
 
-    opened = [nextlong.open(run) for named in args.runs for run in matching(named)]
+    opened = _runs_matching(args.runs)
     if args.svg:
         write(args.svg, page.svg(opened))
         tables.say(f"wrote {args.svg}", console())
         return
     measured = [measure(run) for run in opened]
     if args.csv:
-        print(page.csv_text([page.row(one) for one in measured]), end="")
+        rows = [page.row(stats_of_run) for stats_of_run in measured]
+        print(page.csv_text(rows), end="")
     else:
-        present(args, [one.as_json() for one in measured], partial(page.show, measured))
+        plain = [stats_of_run.as_json() for stats_of_run in measured]
+        present(args, plain, partial(page.show, measured))
 
 
 def report(args: argparse.Namespace) -> None:
@@ -136,21 +183,25 @@ def report(args: argparse.Namespace) -> None:
 
     if args.output is not None:
         check_folder_of(args.output)
-    runs = [nextlong.open(run) for named in args.runs for run in matching(named)]
-    # The page is complete before anything is written, so that an error keeps the old one.
+    runs = _runs_matching(args.runs)
+    # The page is complete before anything is written, so that an error keeps the old
+    # one.
     path = args.output or write_page.place_of(runs)
     page = write_page.page(runs)
     try:
         store.write_file(path, page)
     except OSError as error:
         raise NextlongError(
-            f"{path} cannot be written: {error.strerror}; choose another path with -o"
+            where=path,
+            problem=f"it cannot be written: {error.strerror}",
+            fix="choose another path with -o",
         ) from None
-    present(
-        args,
-        {"page": str(path), "bytes": path.stat().st_size, "runs": list(map(str, runs))},
-        f"wrote {path}",
-    )
+    outcome = {
+        "page": str(path),
+        "bytes": path.stat().st_size,
+        "runs": [str(run) for run in runs],
+    }
+    present(args, outcome, f"wrote {path}")
 
 
 def view(args: argparse.Namespace) -> None:
@@ -160,13 +211,13 @@ def view(args: argparse.Namespace) -> None:
         from nextlong.view.pages import export
 
         sequences, pages = export(run, args.export, first=args.first)
-        of_all = "all" if sequences == len(run) else f"the first {sequences:,} of"
-        wrote = f"wrote {of_all} {len(run):,} sequences on {pages:,} pages; open {args.export / 'index.html'}"
-        present(
-            args,
-            {"folder": str(args.export), "sequences": sequences, "pages": pages},
-            wrote,
+        outcome = {"folder": str(args.export), "sequences": sequences, "pages": pages}
+        part = "all" if sequences == len(run) else f"the first {sequences:,} of"
+        wrote = (
+            f"wrote {part} {len(run):,} sequences on {pages:,} pages; open "
+            f"{args.export / 'index.html'}"
         )
+        present(args, outcome, wrote)
         return
     import webbrowser
 
@@ -174,15 +225,12 @@ def view(args: argparse.Namespace) -> None:
 
     def when_ready(address: str) -> None:
         if args.json:
-            print(
-                json.dumps(
-                    {"address": address, "run": str(args.run)}, ensure_ascii=False
-                ),
-                flush=True,
-            )
+            outcome = {"address": address, "run": str(args.run)}
+            print(json.dumps(outcome, ensure_ascii=False), flush=True)
             return
         tables.say(
-            f"serving {args.run} at {address} (this machine only); press Ctrl-C to stop",
+            f"serving {args.run} at {address} (this machine only); press Ctrl-C to "
+            "stop",
             console(),
         )
         if console().is_terminal and not args.no_browser:
@@ -196,25 +244,22 @@ def verify(args: argparse.Namespace) -> int:
     """Verify a run or a delivered export; return 1 if a check fails."""
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    from nextlong.engine.executor import usable_cpus
-    from nextlong.reading.files import reach
-    from nextlong.verify import checks, files
-    from nextlong.verify.corpus import EVERYTHING
     from nextlong.verify.outcome import as_json, passed, show
 
     if args.sample != "all" and not args.sample.isdecimal():
         raise NextlongError(
-            f"--sample {args.sample} is not a whole number of at least 0, nor all; correct it"
+            where=f"--sample {args.sample}",
+            problem="it is not a whole number of at least 0, nor all",
+            fix="correct it",
         )
     if args.workers is not None and args.workers < 1:
         raise NextlongError(
-            f"--workers {args.workers} is below 1; give the number of processes"
+            where=f"--workers {args.workers}",
+            problem="it is below 1",
+            fix="give the number of processes",
         )
-    sample, progress = (
-        EVERYTHING if args.sample == "all" else int(args.sample),
-        console(stderr=True),
-    )
     # On a terminal the check that runs is shown, and for how long.
+    progress = console(stderr=True)
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(
         *columns, console=progress, transient=True, disable=not progress.is_terminal
@@ -224,28 +269,44 @@ def verify(args: argparse.Namespace) -> int:
         def starting(check: str) -> None:
             bar.reset(task, description=f"checking {check}")
 
-        if "://" in args.run or files.is_delivered(Path(args.run)):
-            fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
-            outcomes = list(
-                files.verify_delivered(fs, root, args.made_by, starting=starting)
-            )
-        elif args.made_by is not None:
-            which = "is not one" if Path(args.run).exists() else "does not exist"
-            raise NextlongError(
-                f"--run {args.made_by} needs the folder of a delivered export, but {args.run} {which}"
-            )
-        else:
-            options = {
-                "sample": sample,
-                "seed": args.seed,
-                "workers": args.workers or usable_cpus(),
-            }
-            outcomes = list(checks.verify(Path(args.run), **options, starting=starting))
+        outcomes = _verified(args, starting)
     if args.json:
         print(as_json(outcomes, args.run))
     else:
         show(outcomes, args.run, console())
     return int(not passed(outcomes))
+
+
+def _verified(
+    args: argparse.Namespace, starting: Callable[[str], None]
+) -> list[CheckOutcome]:
+    """Return the outcomes of all checks; `starting` is called with each one's name."""
+    from nextlong.engine.executor import usable_cpus
+    from nextlong.reading.files import reach
+    from nextlong.verify import checks, files
+    from nextlong.verify.corpus import EVERYTHING
+
+    path = Path(args.run)
+    if "://" in args.run or files.is_delivered(path):
+        fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
+        return list(files.verify_delivered(fs, root, args.made_by, starting=starting))
+    if args.made_by is not None:
+        problem = f"{args.run} is not the folder of a delivered export"
+        if not path.exists():
+            problem = f"{args.run} does not exist"
+        raise NextlongError(
+            where=f"--run {args.made_by}",
+            problem=problem,
+            fix="it needs the folder of a delivered export",
+        )
+    outcomes = checks.verify(
+        path,
+        sample=EVERYTHING if args.sample == "all" else int(args.sample),
+        seed=args.seed,
+        workers=args.workers or usable_cpus(),
+        starting=starting,
+    )
+    return list(outcomes)
 
 
 def doctor(args: argparse.Namespace) -> int:
@@ -257,91 +318,100 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def _run_dir(named: Path) -> Path:
-    """Return the run directory. Raises NextlongError for RUN@NAME: list and gc work on all variants."""
+    """Return the run directory.
+
+    Raises NextlongError for RUN@NAME: list and gc work on all variants.
+    """
     run_dir, variant = variant_records.split_name(named)
     if variant is not None and run_dir.is_dir():
         raise NextlongError(
-            f"{named} is one variant; name its run directory: {run_dir}"
+            where=named,
+            problem="it is one variant",
+            fix=f"name its run directory: {run_dir}",
         )
     return named.expanduser()
 
 
 def list_command(args: argparse.Namespace) -> None:
+    """List the variants of a run, and which one RUN opens."""
     from nextlong.runs import variants
 
     run_dir = _run_dir(args.run)
     listed = variants.list_variants(run_dir)
 
     def show(shown: Console) -> None:
-        _show(listed, shown)
-        own = next((one.name for one in listed if one.is_current), None)
-        opens = f"has no variant of the recipe's own settings; run the recipe, or name a variant: {run_dir}@NAME"
-        if own is not None:
-            others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
-            is_own = own == variant_records.current(run_dir)
-            what = "the recipe's own settings" if is_own else "its only variant"
-            opens = f"opens {own}, {what}{others}"
-        tables.say(f"{run_dir} {opens}", shown)
-        if unfinished := variant_records.unfinished_steps(run_dir):
+        for variant in listed:
+            _show_variant(variant, shown)
+        tables.say(f"{run_dir} {_opens(run_dir, listed)}", shown)
+        unfinished = variant_records.unfinished_steps(run_dir)
+        if unfinished:
             tables.say(unfinished, shown)
-        if waste := variants.find_waste(run_dir, variants.choose(run_dir)[0]):
-            unused = f"{_size(sum(one.bytes for one in waste))} belong to no variant"
+        kept, _ = variants.choose(run_dir)
+        waste = variants.find_waste(run_dir, kept)
+        if waste:
+            size = _size(sum(folder.bytes for folder in waste))
             tables.say(
-                f"{unused}; nextlong gc {run_dir} removes them after confirmation",
+                f"{size} belong to no variant; nextlong gc {run_dir} removes them "
+                "after "
+                "confirmation",
                 shown,
             )
 
-    present(args, [asdict(one) for one in listed], show)
+    present(args, [asdict(variant) for variant in listed], show)
 
 
-def _show(listed: Sequence[Listed], shown: Console) -> None:
-    """Print a block for each variant; its name has its own line, because it may be as long as one."""
-    for one in listed:
-        made = f"{one.sequences:,}" + (
-            "" if one.tokens_each is None else f" of {one.tokens_each:,} tokens"
+def _opens(run_dir: Path, listed: Sequence[Listed]) -> str:
+    """Return which variant the run directory opens, and how the others are opened."""
+    current = [variant.name for variant in listed if variant.is_current]
+    if not current:
+        return (
+            "has no variant of the recipe's own settings; run the recipe, or name a "
+            f"variant: {run_dir}@NAME"
         )
-        fewer = (
-            f", fewer than the requested {one.asked:,}: {one.why_fewer}"
-            if one.why_fewer
-            else ""
-        )
-        seconds = max(
-            0,
-            int((datetime.now(UTC) - datetime.fromisoformat(one.made)).total_seconds()),
-        )
-        units = (
-            (seconds // length, unit)
-            for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60))
-        )
-        age, unit = next(
-            ((count, unit) for count, unit in units if count >= 2), (seconds, "s")
-        )
-        rows = [
-            ("sequences", made + fewer),
-            (
-                "differs in",
-                ", ".join(
-                    f"{key}={variant_names.word(value)}"
-                    for key, value in one.differs.items()
-                ),
-            ),
-            (
-                "rows",
-                ", ".join(
-                    dict.fromkeys(
-                        name.removesuffix("-validation") for name in one.exports
-                    )
-                ),
-            ),
-            (
-                "size",
-                f"{_size(one.bytes)}, of which {_size(one.alone_bytes)} are not shared",
-            ),
-            ("made", f"{age} {unit} ago"),
-        ]
-        tables.show_pairs(
-            one.name, [(name, value) for name, value in rows if value], shown
-        )
+    name = current[0]
+    which = "its only variant"
+    if name == variant_records.current(run_dir):
+        which = "the recipe's own settings"
+    others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
+    return f"opens {name}, {which}{others}"
+
+
+def _show_variant(variant: Listed, shown: Console) -> None:
+    """Print a block for a variant.
+
+    Its name has its own line, because it may be as long as one.
+    """
+    sequences = f"{variant.sequences:,}"
+    if variant.tokens_each is not None:
+        sequences += f" of {variant.tokens_each:,} tokens"
+    if variant.why_fewer:
+        asked = f"fewer than the requested {variant.asked:,}"
+        sequences += f", {asked}: {variant.why_fewer}"
+    differs = [
+        f"{key}={variant_names.word(value)}" for key, value in variant.differs.items()
+    ]
+    formats = [name.removesuffix("-validation") for name in variant.exports]
+    size = _size(variant.bytes)
+    own_size = _size(variant.alone_bytes)
+    rows = [
+        ("sequences", sequences),
+        ("differs in", ", ".join(differs)),
+        ("rows", ", ".join(dict.fromkeys(formats))),
+        ("size", f"{size}, of which {own_size} are not shared"),
+        ("made", f"{_age(variant.made)} ago"),
+    ]
+    known = [(name, value) for name, value in rows if value]
+    tables.show_pairs(variant.name, known, shown)
+
+
+def _age(made: str) -> str:
+    """Return how long ago a time was, in the largest unit that gives two or more."""
+    elapsed = datetime.now(UTC) - datetime.fromisoformat(made)
+    seconds = max(0, int(elapsed.total_seconds()))
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds // length >= 2:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
 
 
 def _size(count: int) -> str:
@@ -349,70 +419,89 @@ def _size(count: int) -> str:
 
 
 def gc_command(args: argparse.Namespace) -> None:
+    """Delete files that no variant needs, after confirmation."""
     from nextlong.runs import variants
 
     path = _run_dir(args.run)
-    variants.choose(
-        path, keep=args.keep, drop=args.drop
-    )  # before the lock, which would make the folder
+    # A wrong name is refused before the lock, which would make the folder.
+    variants.choose(path, keep=args.keep, drop=args.drop)
     with store.locked(path):
         kept, dropped = variants.choose(path, keep=args.keep, drop=args.drop)
-        waste, pages = (
-            variants.find_waste(path, kept, dropped),
-            variants.find_pages(path, dropped),
-        )
+        waste = variants.find_waste(path, kept, dropped)
+        pages = variants.find_pages(path, dropped)
         if args.json:
             if args.yes:
                 variants.remove(path, dropped, waste)
             folders = [
-                {"path": str(one.path), "bytes": one.bytes, "why": one.why}
-                for one in [*waste, *pages]
+                {"path": str(found.path), "bytes": found.bytes, "why": found.why}
+                for found in [*waste, *pages]
             ]
-            names = {
-                "kept": [one.name for one in kept],
-                "dropped": [one.name for one in dropped],
+            outcome = {
+                "kept": [variant.name for variant in kept],
+                "dropped": [variant.name for variant in dropped],
+                "folders": folders,
+                "removed": args.yes,
             }
-            present(args, {**names, "folders": folders, "removed": args.yes})
+            present(args, outcome)
             return
         if not waste and not dropped:
             tables.say(f"{path}: nothing to clean up", console())
             return
-        table = tables.table()
-        table.add_column("folder or page" if pages else "folder", overflow="fold")
-        table.add_column("size", justify="right", no_wrap=True)
-        table.add_column("what it is", overflow="fold")
-        for one in [*waste, *pages]:
-            table.add_row(
-                tables.cell(str(one.path)), _size(one.bytes), tables.cell(one.why)
-            )
-        tables.show(table, console())
-        gone, stay = (
-            first_few([one.name for one in some], max_names=_NAMED_VARIANTS)
-            for some in (dropped, kept)
-        )
-        line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
-        line += f", {counted(len(pages), 'page')}" if pages else ""
-        line += (
-            f", and the variant{'s' if len(dropped) > 1 else ''} {gone}"
-            if dropped
-            else ""
-        )
-        tables.say(f"{line}; kept: {stay}", console())
-        if not args.yes:
-            if not sys.stdin.isatty():
-                which = (("--keep", args.keep), ("--drop", args.drop))
-                given = [
-                    word
-                    for option, names in which
-                    if names
-                    for word in (option, *names)
-                ]
-                run = f"to confirm, run {shlex.join(['nextlong', 'gc', str(path), *given, '--yes'])}"
-                raise NextlongError(
-                    f"nothing was removed, because confirmation needs a terminal; {run}"
-                )
-            with suppress(EOFError):
-                args.yes = input("remove this? [y/N] ").strip().lower() in ("y", "yes")
-        if args.yes:
+        _show_waste(waste, pages)
+        tables.say(_waste_line(waste, pages, dropped, kept), console())
+        is_confirmed = args.yes or _confirms(args, path)
+        if is_confirmed:
             variants.remove(path, dropped, waste)
-    tables.say("removed" if args.yes else "nothing was removed", console())
+    tables.say("removed" if is_confirmed else "nothing was removed", console())
+
+
+def _show_waste(waste: Sequence[Waste], pages: Sequence[Waste]) -> None:
+    table = tables.table()
+    table.add_column("folder or page" if pages else "folder", overflow="fold")
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("what it is", overflow="fold")
+    for found in [*waste, *pages]:
+        path = tables.cell(str(found.path))
+        table.add_row(path, _size(found.bytes), tables.cell(found.why))
+    tables.show(table, console())
+
+
+def _waste_line(
+    waste: Sequence[Waste],
+    pages: Sequence[Waste],
+    dropped: Sequence[Variant],
+    kept: Sequence[Variant],
+) -> str:
+    """Return what would be removed, and which variants stay."""
+    size = _size(sum(folder.bytes for folder in waste))
+    line = f"{size} in {counted(len(waste), 'folder')}"
+    if pages:
+        line += f", {counted(len(pages), 'page')}"
+    if dropped:
+        noun = "variant" if len(dropped) == 1 else "variants"
+        line += f", and the {noun} {_first_names(dropped)}"
+    return f"{line}; kept: {_first_names(kept)}"
+
+
+def _first_names(variants: Sequence[Variant]) -> str:
+    names = [variant.name for variant in variants]
+    return first_few(names, max_names=_NAMED_VARIANTS)
+
+
+def _confirms(args: argparse.Namespace, path: Path) -> bool:
+    """Ask the user whether to remove; raises NextlongError without a terminal."""
+    if not sys.stdin.isatty():
+        command = ["nextlong", "gc", str(path)]
+        if args.keep:
+            command += ["--keep", *args.keep]
+        if args.drop:
+            command += ["--drop", *args.drop]
+        raise NextlongError(
+            where=path,
+            problem="nothing was removed, because confirmation needs a terminal",
+            fix=f"to confirm, run {shlex.join([*command, '--yes'])}",
+        )
+    answer = ""
+    with suppress(EOFError):
+        answer = input("remove this? [y/N] ")
+    return answer.strip().lower() in ("y", "yes")

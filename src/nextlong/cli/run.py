@@ -1,4 +1,7 @@
-"""The commands that execute recipes: plan, run, with the options of array jobs, and sweep; and export of what they made."""
+"""The commands that execute recipes: plan, run and sweep, and export of what they made.
+
+`run` has the options of array jobs.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from nextlong.cli.common import check_folder_of, console, present, reporter, write
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
+from nextlong.text import counted
 
 _STDOUT = Path("-")  # --json without a file
 
@@ -30,18 +34,21 @@ def plan(args: Namespace) -> None:
 
     if (args.recipe is None) == (args.preset is None):
         raise NextlongError(
-            "plan needs either a recipe or a preset: nextlong plan RECIPE, or --preset paper-128k"
+            where="plan",
+            problem="it needs either a recipe or a preset",
+            fix="nextlong plan RECIPE, or --preset paper-128k",
         )
-    tflops = args.gpu_tflops or GPU_TFLOP_PER_S
-    recipe = Recipe.load(
-        args.recipe or preset_path(args.preset), overrides=args.overrides
-    )
+    path = args.recipe or preset_path(args.preset)
+    recipe = Recipe.load(path, overrides=args.overrides)
     import_preloaded(recipe.encoder)
-    start_s = (
-        time.process_time()
-    )  # of this process so far, which has imported what a run imports
     scenario = Scenario(
-        args.workers, args.nodes, args.gpus, args.chunks, tflops, start_s
+        args.workers,
+        args.nodes,
+        args.gpus,
+        args.chunks,
+        args.gpu_tflops or GPU_TFLOP_PER_S,
+        # Of this process so far, which has imported what a run imports.
+        time.process_time(),
     )
     planned = partial(page.plan, recipe, scenario, tell=partial(print, file=sys.stderr))
     present(
@@ -55,30 +62,40 @@ def run(args: Namespace) -> None:
     from nextlong.engine.executor import held_back
 
     if args.tasks and not args.only_step:
-        cure = "add --only-step STEP, such as embed"
         raise NextlongError(
-            f"--tasks {args.tasks} needs the step whose tasks it selects; {cure}"
+            where=f"--tasks {args.tasks}",
+            problem="it needs the step whose tasks it selects",
+            fix="add --only-step STEP, such as embed",
         )
     if args.before and args.only_step:
         raise NextlongError(
-            "--before and --only-step are two jobs; run --before first, then --only-step in each job"
+            where="--before and --only-step",
+            problem="they are two jobs",
+            fix="run --before first, then --only-step in each job",
         )
     if args.only_step and args.changed_inputs:
         raise NextlongError(
-            "--accept-changed-inputs has no effect with --only-step; add it to the --before job"
+            where="--accept-changed-inputs",
+            problem="it has no effect with --only-step",
+            fix="add it to the --before job",
         )
-    name = [f"name={json.dumps(args.name)}"] if args.name else []
-    recipe = Recipe.load(args.recipe, overrides=[*args.overrides, *name])
-    if args.before or args.only_step:
-        _run_array_job(recipe, args)
+    overrides = list(args.overrides)
+    if args.name:
+        overrides.append(f"name={json.dumps(args.name)}")
+    recipe = Recipe.load(args.recipe, overrides=overrides)
+    if args.before:
+        _run_before(recipe, args)
+        return
+    if args.only_step:
+        _run_share(recipe, args)
         return
     from nextlong.engine import local
     from nextlong.retrieval.encoders.base import preloaded
 
-    with (
-        held_back()
-    ):  # Python may report a Ctrl-C during an import as an unhandled exception
-        # Started even if no step has to run: workers import while this process still has half a second of imports to do.
+    # Python may report a Ctrl-C during an import as an unhandled exception.
+    with held_back():
+        # Started even if no step has to run: workers import while this process still
+        # has half a second of imports to do.
         if recipe.executor == "local":
             local.start_server(preloaded(recipe.encoder))
         import nextlong.runs.export  # noqa: F401
@@ -86,39 +103,44 @@ def run(args: Namespace) -> None:
     run_recipe(recipe, args, changed_inputs=args.changed_inputs or "refuse")
 
 
-def _run_array_job(recipe: Recipe, args: Namespace) -> None:
+def _run_before(recipe: Recipe, args: Namespace) -> None:
+    """Run all steps that a step depends on: the first job of an array."""
     from nextlong import pipeline
-    from nextlong.text import counted
 
-    progress, step, given = (
-        reporter(stderr=args.json),
-        args.before or args.only_step,
-        args.tasks or "1/1",
-    )
-    if args.before:
-        with pipeline.session(
-            recipe, reporter=progress, changed_inputs=args.changed_inputs or "refuse"
-        ) as opened:
-            needed = opened.run_before(step)
-        outcome, message = (
-            {"step": step, "needed": needed},
-            f"done: all inputs of {step}",
+    with pipeline.session(
+        recipe,
+        reporter=reporter(stderr=args.json),
+        changed_inputs=args.changed_inputs or "refuse",
+    ) as opened:
+        needed = opened.run_before(args.before)
+    outcome = {"step": args.before, "needed": needed}
+    present(args, outcome, f"done: all inputs of {args.before}")
+
+
+def _run_share(recipe: Recipe, args: Namespace) -> None:
+    """Run the tasks of a step that this job of an array has."""
+    from nextlong import pipeline
+
+    step = args.only_step
+    given = args.tasks or "1/1"
+    match = re.fullmatch(r"(\d+)/(\d+)", given)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise NextlongError(
+            where=f"--tasks {given}",
+            problem="it is not K/N with 1 ≤ K ≤ N",
+            fix="for the third of 64 jobs use --tasks 3/64",
         )
-    else:
-        match = re.fullmatch(r"(\d+)/(\d+)", given)
-        if match is None or not 1 <= int(match[1]) <= int(match[2]):
-            raise NextlongError(
-                f"--tasks {given} is not K/N with 1 ≤ K ≤ N; for the third of 64 jobs use --tasks 3/64"
-            )
-        with pipeline.session(recipe, reporter=progress, mode="together") as opened:
-            ran, total = opened.run_share(step, job=(int(match[1]), int(match[2])))
-        outcome, message = (
-            {"step": step, "ran": ran, "tasks": total},
-            f"{step} is already done; `nextlong run` resumes",
+    job = (int(match[1]), int(match[2]))
+    progress = reporter(stderr=args.json)
+    with pipeline.session(recipe, reporter=progress, mode="together") as opened:
+        ran, total = opened.run_share(step, job=job)
+    message = f"{step} is already done; `nextlong run` resumes"
+    if total > 0:
+        message = (
+            f"{step}: ran {ran:,} of {counted(total, 'task')}; `nextlong run` resumes "
+            "once all jobs are done"
         )
-        if total:
-            message = f"{step}: ran {ran:,} of {counted(total, 'task')}; `nextlong run` resumes once all jobs are done"
-    present(args, outcome, message)
+    present(args, {"step": step, "ran": ran, "tasks": total}, message)
 
 
 def run_recipe(
@@ -127,63 +149,75 @@ def run_recipe(
     *,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
 ) -> None:
-    """Run or resume a recipe, print what it wrote and where, and leave a report; with `--json`, progress goes to standard error."""
+    """Run or resume a recipe, print what it wrote and where, and leave a report.
+
+    With `--json`, progress goes to standard error.
+    """
     from nextlong.artifacts import variant_names, variant_records
     from nextlong.report import summary, tables
     from nextlong.report.page import write as write_page
     from nextlong.runs.export import run
 
-    shown, run_dir = console(stderr=args.json), recipe.run_path
-    before, name = (
-        variant_records.opened(run_dir),
-        variant_names.name_for(recipe, run_dir),
-    )
-    if not recipe.overridden and before not in (None, name):
-        message = f"{run_dir} opens the variant {before} until this run has finished, and {name} from then on"
+    shown = console(stderr=args.json)
+    run_dir = recipe.run_path
+    opened_before = variant_records.opened(run_dir)
+    name = variant_names.name_for(recipe, run_dir)
+    if not recipe.overridden and opened_before not in (None, name):
+        message = (
+            f"{run_dir} opens the variant {opened_before} until this run has finished, "
+            f"and {name} from then on"
+        )
         tables.say(message, console(stderr=True))
     written = run(
         recipe, reporter=reporter(stderr=args.json), changed_inputs=changed_inputs
     )
-    (made,) = written.runs
+    (finished,) = written.runs
     if args.json:
-        write_page.leave(made)
+        write_page.leave(finished)
         present(args, summary.run_of(written))
         return
-    facts = [*summary.lines(written, named=str(made))]
-    facts.append(("inspect", f"nextlong peek {shlex.quote(str(made))}"))
+    command = f"nextlong peek {shlex.quote(str(finished))}"
+    facts = [*summary.lines(written, named=str(finished)), ("inspect", command)]
     tables.show_facts(facts, shown)
-    tables.show_facts([("report", write_page.leave(made))], shown, beside=facts)
-    if variant := _variant(recipe, made, before):
+    report = write_page.leave(finished)
+    tables.show_facts([("report", report)], shown, beside=facts)
+    variant = _variant(recipe, finished, opened_before)
+    if variant:
         tables.show_facts([("variant", variant)], shown, beside=facts)
 
 
-def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
-    """Return the name of a variant, how to open it, and what `RUN` opens; "" for the only variant of the recipe's settings."""
+def _variant(recipe: Recipe, finished: Run, opened_before: str | None) -> str:
+    """Return the name of a variant, how to open it, and what `RUN` opens.
+
+    "" for the only variant of the recipe's settings.
+    """
     from nextlong.artifacts import variant_names, variant_records
 
-    name, run_dir = made.variant.name, made.path
+    name = finished.variant.name
+    run_dir = finished.path
     if recipe.overridden:
-        opens = variant_records.opened(run_dir)
-        if opens is None:
-            kept = f"{run_dir} opens no variant until the recipe runs without --set"
-        elif opens == name:
-            kept = f"{run_dir} opens it too, as long as it is the only variant"
+        opened_now = variant_records.opened(run_dir)
+        if opened_now is None:
+            opens = f"{run_dir} opens no variant until the recipe runs without --set"
+        elif opened_now == name:
+            opens = f"{run_dir} opens it too, as long as it is the only variant"
         else:
-            kept = f"{run_dir} still opens {opens}"
-        hint = (
-            ""
-            if recipe.name or len(name) <= variant_names.LONG_NAME
-            else "; --name NAME gives it a shorter name"
+            opens = f"{run_dir} still opens {opened_now}"
+        hint = ""
+        if not recipe.name and len(name) > variant_names.LONG_NAME:
+            hint = "; --name NAME gives it a shorter name"
+        opened_as = finished.variant.named
+        return f"{name}, opened as {opened_as}, because of --set; {opens}{hint}"
+    others = finished.other_variants()
+    # Another process may have removed the one that was opened before.
+    if opened_before in others:
+        return (
+            f"{name}, which {run_dir} now opens; {run_dir}@{opened_before} opens the "
+            "previous variant"
         )
-        return f"{name}, opened as {made.variant.named}, because of --set; {kept}{hint}"
-    others = made.other_variants()
-    if before in others:  # not if another process has removed it
-        return f"{name}, which {run_dir} now opens; {run_dir}@{before} opens the previous variant"
-    return (
-        f"{name}, beside {', '.join(others)} (nextlong list {run_dir})"
-        if others
-        else ""
-    )
+    if others:
+        return f"{name}, beside {', '.join(others)} (nextlong list {run_dir})"
+    return ""
 
 
 def sweep(args: Namespace) -> None:
@@ -191,9 +225,10 @@ def sweep(args: Namespace) -> None:
     from nextlong.report import sweep as grid
 
     variants = grid.variants(args.recipe, args.over, overrides=args.overrides)
+    # The folders are checked now, and not after hours of work.
     for path in (args.csv, args.json):
         if path not in (None, _STDOUT):
-            check_folder_of(path)  # now, and not after hours of work
+            check_folder_of(path)
     progress = console(stderr=True)
     grid.show_ahead(variants, progress)
     ran = grid.run_variants(variants, reporter=reporter(stderr=True))
@@ -210,10 +245,8 @@ def sweep(args: Namespace) -> None:
         for note in grid.notes(outcomes):
             tables.say(note, console())
         if args.json is not None:
-            write(
-                args.json,
-                json.dumps(grid.json_of(outcomes), indent=1, ensure_ascii=False) + "\n",
-            )
+            text = json.dumps(grid.json_of(outcomes), indent=1, ensure_ascii=False)
+            write(args.json, f"{text}\n")
     if args.csv:
         write(args.csv, compare.csv_text(grid.rows(outcomes)))
     if measured:
@@ -222,9 +255,12 @@ def sweep(args: Namespace) -> None:
             f"side by side in a browser: nextlong report {shlex.quote(f'{run_dir}@*')}",
             progress,
         )
-    if failed := len(outcomes) - len(measured):
+    failed = len(outcomes) - len(measured)
+    if failed > 0:
         raise NextlongError(
-            f"{failed} of {len(outcomes)} variants failed; their lines say why"
+            where="sweep",
+            problem=f"{failed} of {len(outcomes)} variants failed",
+            fix="their lines say why",
         )
 
 
@@ -233,24 +269,32 @@ def export(args: Namespace) -> None:
     from nextlong.runs import export as runs_export
 
     if args.into == "":
-        raise NextlongError("--into is empty; give a folder or a URL, or remove it")
+        raise NextlongError(
+            where="--into",
+            problem="it is empty",
+            fix="give a folder or a URL, or remove it",
+        )
     if args.by and not args.mix:
         raise NextlongError(
-            f"--by {args.by} needs proportions; add --mix 1,2 or remove --by"
+            where=f"--by {args.by}",
+            problem="it needs proportions",
+            fix="add --mix 1,2 or remove --by",
         )
     try:
         mix = [float(word) for word in args.mix]
     except ValueError:
         raise NextlongError(
-            f"--mix {','.join(args.mix)}: write the proportions as numbers, such as 1,2"
+            where=f"--mix {','.join(args.mix)}",
+            problem="not all proportions are numbers",
+            fix="write them as numbers, such as 1,2",
         ) from None
+    overrides = list(args.overrides)
+    if args.into:
+        overrides.append(f"export.push={json.dumps(args.into)}")
     written = runs_export.export(
         args.runs,
         formats=args.to,
-        overrides=[
-            *args.overrides,
-            *([f"export.push={json.dumps(args.into)}"] if args.into else []),
-        ],
+        overrides=overrides,
         mix=mix,
         by=args.by or "sequences",
         stale="replace" if args.replace else "refuse",

@@ -1,8 +1,10 @@
 """Tables: the rows of Parquet, Arrow, CSV and TSV files → records.
 
-Columns are converted to Python objects a few rows at a time, so that memory does not depend on the size of a row group. Several
-tasks share a large Parquet file by its row groups. In CSV and TSV, the first row names the columns, and quoting follows RFC
-4180: a malformed row is one reject; an unclosed quote stops the run, because it would include the rest of the file in one field.
+Columns are converted to Python objects a few rows at a time, so that memory does not
+depend on the size of a row group. Several tasks share a large Parquet file by its row
+groups. In CSV and TSV, the first row names the columns, and quoting follows RFC 4180: a
+malformed row is one reject; an unclosed quote stops the run, because it would include
+the rest of the file in one field.
 """
 
 from __future__ import annotations
@@ -37,15 +39,14 @@ from nextlong.reading.records import (
 )
 from nextlong.recipe import Source
 
-_SLICE_ROWS: Final = (
-    64  # converted to Python strings at a time: few, because each may have megabytes
-)
+# Converted to Python strings at a time: few, because each may have megabytes.
+_SLICE_ROWS: Final = 64
 _BATCH_TEXT_BYTES: Final = 4 << 20
 _BUFFER_BYTES: Final = 1 << 20
 _SAMPLE_ROWS: Final = 256  # read at a time from a position
-_MIN_FIELD_LIMIT_CHARS: Final = (
-    64_000_000  # a longer field is treated as an unclosed quote
-)
+# A longer field is treated as an unclosed quote.
+_MIN_FIELD_LIMIT_CHARS: Final = 64_000_000
+_DELIMITERS: Final = ";|\t,"
 _HEAD_BYTES: Final = 512
 _MAX_NAME_CHARS: Final = 500  # of a column; a longer one is a text
 
@@ -76,7 +77,8 @@ class _TextColumn:
 
     path: _Path
     inside: str | None = None
-    problem: str = ""  # why its values are no text, unless all of them are null
+    # Why its values are no text, unless all of them are null.
+    error: CorpusError | None = None
 
 
 @dataclass(frozen=True)
@@ -110,25 +112,30 @@ class _Parquet(SplittableFormat):
     compression = "inside"
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
-        """Yield the record or reject of each row; memory holds one batch of rows, for row groups of any size."""
-        parquet, part = _open_parquet(stream), request.part
+        """Yield the record or reject of each row.
+
+        Memory holds one batch of rows, for row groups of any size.
+        """
+        parquet = _open_parquet(stream)
         columns = _resolve_columns(parquet.schema_arrow, request)
         text_bytes = _text_column_bytes(parquet.metadata, request.source)
         row_bytes = text_bytes // max(parquet.metadata.num_rows, 1)
-        size = min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096)
-        groups = None if part.row_groups is None else range(*part.row_groups)
+        batch_rows = min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096)
         batches = parquet.iter_batches(
-            size, row_groups=groups, columns=columns.dotted, use_threads=False
+            batch_rows,
+            row_groups=_row_groups(request.part),
+            columns=columns.dotted,
+            use_threads=False,
         )
         yield from _read_batches(batches, request, columns)
 
     def rows(
         self, stream: pa.NativeFile, part: FilePart
     ) -> Iterator[Mapping[str, Any]]:
-        groups = None if part.row_groups is None else range(*part.row_groups)
-        for batch in _open_parquet(stream).iter_batches(
-            _SLICE_ROWS, row_groups=groups, use_threads=False
-        ):
+        batches = _open_parquet(stream).iter_batches(
+            _SLICE_ROWS, row_groups=_row_groups(part), use_threads=False
+        )
+        for batch in batches:
             yield from _python_rows(batch)
 
     def text_bytes(
@@ -142,32 +149,36 @@ class _Parquet(SplittableFormat):
             return _text_column_bytes(pq.read_metadata(stream), source), file.bytes
 
     def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
-        """Return parts of consecutive row groups of about `part_bytes`; the whole file if its footer cannot be read."""
+        """Return parts of consecutive row groups of about `part_bytes`.
+
+        The whole file if its footer cannot be read.
+        """
         try:
             with open_file(file) as stream:
                 footer = pq.read_metadata(stream)
         except (OSError, pa.ArrowException):
             return [FilePart(file)]  # reading it reports the error
-        parts, first, rows, held_bytes, rows_before = [], 0, 0, 0, 0
-        for number, group in enumerate(
-            map(footer.row_group, range(footer.num_row_groups))
-        ):
-            held_bytes += sum(
-                group.column(column).total_compressed_size
-                for column in range(group.num_columns)
-            )
+        parts = []
+        first_group = 0
+        rows_before = 0
+        rows = 0
+        collected_bytes = 0
+        for index in range(footer.num_row_groups):
+            group = footer.row_group(index)
+            collected_bytes += _compressed_bytes(group)
             rows += group.num_rows
-            if held_bytes >= part_bytes or number == footer.num_row_groups - 1:
-                share = held_bytes / max(1, file.bytes)
-                parts.append(
-                    FilePart(
-                        file,
-                        lines_before=rows_before,
-                        row_groups=(first, number + 1),
-                        share=share,
-                    )
+            is_last = index == footer.num_row_groups - 1
+            if collected_bytes >= part_bytes or is_last:
+                part = FilePart(
+                    file,
+                    lines_before=rows_before,
+                    row_groups=(first_group, index + 1),
+                    share=collected_bytes / max(1, file.bytes),
                 )
-                first, rows_before, held_bytes = number + 1, rows, 0
+                parts.append(part)
+                first_group = index + 1
+                rows_before = rows
+                collected_bytes = 0
         return parts if len(parts) > 1 else [FilePart(file)]
 
     def read_at(
@@ -179,30 +190,28 @@ class _Parquet(SplittableFormat):
         read_bytes: int,
     ) -> tuple[Items, float]:
         """Read rows of the row group at a position."""
-        parquet, file = _open_parquet(stream), request.part.file
+        parquet = _open_parquet(stream)
         groups = parquet.metadata.num_row_groups
         columns = _resolve_columns(parquet.schema_arrow, request)
-        if not groups:
+        if groups == 0:
             return iter(()), 1.0
         group = min(int(position * groups), groups - 1)
         rows = parquet.metadata.row_group(group).num_rows
         # The same fraction of each row group, so that all have the same weight.
-        max_rows, batches, taken = (
-            max(1, round(rows * min(1.0, read_bytes * groups / max(1, file.bytes)))),
-            [],
-            0,
-        )
-        size = max(1, min(_SAMPLE_ROWS, max_rows))
+        fraction = min(1.0, read_bytes * groups / max(1, request.part.file.bytes))
+        max_rows = max(1, round(rows * fraction))
+        batch_rows = max(1, min(_SAMPLE_ROWS, max_rows))
+        batches: list[pa.RecordBatch] = []
+        rows_read = 0
         for batch in parquet.iter_batches(
-            size, row_groups=[group], columns=columns.dotted, use_threads=False
+            batch_rows, row_groups=[group], columns=columns.dotted, use_threads=False
         ):
-            batches.append(batch.slice(0, max_rows - taken))
-            taken += batches[-1].num_rows
-            if taken >= max_rows:
+            batches.append(batch.slice(0, max_rows - rows_read))
+            rows_read += batches[-1].num_rows
+            if rows_read >= max_rows:
                 break
-        return _read_batches(
-            batches, request, columns
-        ), taken / rows / groups if taken else 1.0
+        share = rows_read / rows / groups if rows_read else 1.0
+        return _read_batches(batches, request, columns), share
 
 
 class _Arrow(InputFormat):
@@ -232,42 +241,59 @@ class _Arrow(InputFormat):
         source: Source,
         head_bytes: int,  # noqa: ARG002
     ) -> tuple[int, int]:
-        """Return (bytes of text, bytes) of the first record batch; only its text columns are read from a file."""
+        """Return (bytes of text, bytes) of the first record batch.
+
+        Of an Arrow file, only the text columns are read.
+        """
         with open_file(file) as stream:
             schema = _open_arrow(stream).schema
-            found = [_resolve_text(schema, name) for name in source.text_columns]
-            paths = [text.path for text, kind in found if kind is not None]
+            texts = [_resolve_text(schema, name) for name in source.text_columns]
+            paths = [text.path for text, kind in texts if kind is not None]
+            if not paths:
+                return (0, 0)
             reader = _open_arrow(stream, columns={path[0] for path in paths})
             count = getattr(reader, "num_record_batches", None)
-            for batch in _arrow_batches(reader) if paths else ():
+            for batch in _arrow_batches(reader):
                 text_bytes = sum(_column(batch, path).nbytes for path in paths)
-                return text_bytes, (
-                    batch.nbytes if count is None else file.bytes // count
-                )
+                # A stream has all columns of its batches in memory.
+                batch_bytes = batch.nbytes if count is None else file.bytes // count
+                return text_bytes, batch_bytes
             return (0, 0)
 
 
 class _Delimited(InputFormat):
     def __init__(self, name: str, delimiter: str) -> None:
-        self.name, self.suffixes = name, (f".{name}",)
+        self.name = name
+        self.suffixes = (f".{name}",)
         self._delimiter = delimiter
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
-        """Yield the record or reject of each row, with the line on which it begins; empty fields except the text are None."""
-        file, source = request.part.file, request.source
-        rows = self._rows(stream, file, max_field_chars=2 * request.max_document_chars)
+        """Yield the record or reject of each row, with the line on which it begins.
+
+        Empty fields except the text are None.
+        """
+        file = request.part.file
+        source = request.source
+        binary, first_row = _first_row(stream, file)
+        rows = self._rows(binary, file, max_field_chars=2 * request.max_document_chars)
         _, header = next(rows, (1, None))
         if header is None:
             return
         if isinstance(header, str):
+            self._refuse_other_delimiter(first_row, file)
             raise CorpusError(
-                f"{file.path}:1: the header row is invalid ({header}); correct the row"
+                where=f"{file.path}:1",
+                problem=f"the header row is invalid ({header})",
+                fix="correct the row",
             )
         names = [name.strip() for name in header]
         if len(names) == 1 and source.text_columns != tuple(names):
-            self._refuse_delimiter(names[0], file)
+            self._refuse_single_name(names[0], file)
         for name, key in request.required():
-            if names.count(name) != 1:
+            count = names.count(name)
+            if count == 0:
+                self._refuse_other_delimiter(first_row, file, wanted=name)
+            if count != 1:
                 request.refuse_column(name, names, key=key)
         id_index = names.index(source.id) if names.count(source.id) == 1 else None
         text_indexes = [names.index(name) for name in source.text_columns]
@@ -275,41 +301,31 @@ class _Delimited(InputFormat):
         for line, row in rows:
             if isinstance(row, str):
                 yield Reject(file.name, line, RejectKind.BROKEN_ROW, row)
-            elif len(row) != len(header):
-                detail = _count_problem(row, header)
-                yield Reject(file.name, line, RejectKind.BROKEN_ROW, detail)
-            elif with_nul := [
-                name for name, field in zip(header, row, strict=True) if "\0" in field
-            ]:
-                yield Reject(
-                    file.name,
-                    line,
-                    RejectKind.BROKEN_ROW,
-                    f"a NUL byte in the column {with_nul[0]!r}",
-                )
-            elif any(
-                not field.isascii()
-                and any("\udc80" <= char <= "\udcff" for char in field)
-                for field in row
-            ):
-                yield Reject(file.name, line, RejectKind.INVALID_UTF8)
-            else:
-                own_id = None if id_index is None else row[id_index]
-                fields = [row[index] for index in text_indexes]
-                text = document_text(source.text_columns, fields)
-                assert isinstance(text, str), text  # fields are strings
-                values = tuple(row[index] or None for index in indexes)
-                yield request.record(text, own_id, line, values)
+                continue
+            problem = _row_problem(row, header)
+            if problem is not None:
+                yield Reject(file.name, line, *problem)
+                continue
+            own_id = None if id_index is None else row[id_index]
+            fields = [row[index] for index in text_indexes]
+            text = document_text(source.text_columns, fields)
+            assert isinstance(text, str), text  # fields are strings
+            values = tuple(row[index] or None for index in indexes)
+            yield request.record(text, own_id, line, values)
 
     def rows(
         self, stream: pa.NativeFile, part: FilePart
     ) -> Iterator[Mapping[str, Any]]:
-        """Yield the rows; empty fields are None. Raises CorpusError if the file uses another delimiter, or no header."""
+        """Yield the rows; empty fields are None.
+
+        Raises CorpusError if the file uses another delimiter, or has no header.
+        """
         file = part.file
+        binary, first_row = _first_row(stream, file)
         header: list[str] | None = None
         problem = ""
         has_rows = False
-        for line, row in self._rows(stream, file):
+        for line, row in self._rows(binary, file):
             if isinstance(row, str):
                 problem = problem or f"line {line}: {row}"
             elif header is None:
@@ -323,6 +339,7 @@ class _Delimited(InputFormat):
                 fields = zip(header, row, strict=True)
                 yield {name: field or None for name, field in fields}
         if problem and not has_rows:
+            self._refuse_other_delimiter(first_row, file)
             raise ValueError(
                 f"{problem}; no row is valid; quote fields that contain the delimiter, "
                 "and double quotes inside them"
@@ -330,30 +347,24 @@ class _Delimited(InputFormat):
 
     def _check_header(self, header: list[str], file: InputFile) -> None:
         if len(header) == 1:
-            self._refuse_delimiter(header[0], file)
+            self._refuse_single_name(header[0], file)
         if any(len(name) > _MAX_NAME_CHARS for name in header):
             raise CorpusError(
-                f"{file.path}:1: the first row holds a text instead of the names of the "
-                "columns; insert a row with their names, such as id and text"
+                where=f"{file.path}:1",
+                problem="the first row holds a text instead of the names of the columns",
+                fix="insert a row with their names, such as id and text",
             )
 
     def _rows(
-        self, stream: pa.NativeFile, file: InputFile, *, max_field_chars: int = 0
+        self, binary: io.BufferedReader, file: InputFile, *, max_field_chars: int = 0
     ) -> Iterator[tuple[int, list[str] | str]]:
         """Yield (first line, fields or error) of each row; blank lines are skipped.
 
-        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError for an unclosed quote.
+        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError for an
+        unclosed quote.
         """
         # A setting of the whole process; Python's default is 131,072 characters.
         csv.field_size_limit(max(_MIN_FIELD_LIMIT_CHARS, max_field_chars))
-        binary = io.BufferedReader(stream)
-        first_row, _, _ = binary.peek(_HEAD_BYTES)[:_HEAD_BYTES].partition(b"\n")
-        nul = first_row.find(b"\0")
-        if nul >= 0:
-            problem = (
-                f"byte {nul + 1} is NUL, which is not allowed in CSV and TSV files"
-            )
-            raise CorpusError(f"{file.path}:1: {problem}; correct or replace the file")
         text = io.TextIOWrapper(
             binary, "utf-8-sig", errors="surrogateescape", newline=""
         )
@@ -367,33 +378,96 @@ class _Delimited(InputFormat):
             except csv.Error as error:
                 reason = str(error)
                 if "unexpected end" in reason or "field limit" in reason:
-                    problem = f"the row that begins here has an unclosed quote (read up to line {rows.line_num:,})"
-                    cure = "close it, and double quotes inside a quoted field"
                     raise CorpusError(
-                        f"{file.path}:{line}: {problem}; {cure}"
+                        where=f"{file.path}:{line}",
+                        problem="the row that begins here has an unclosed quote (read up "
+                        f"to line {rows.line_num:,})",
+                        fix="close it, and double quotes inside a quoted field",
                     ) from None
                 yield line, reason
                 continue
             if row:
                 yield line, row
 
-    def _refuse_delimiter(self, header: str, file: InputFile) -> None:
-        other = next(
-            (char for char in ";|\t," if char != self._delimiter and char in header),
-            None,
+    def _refuse_single_name(self, name: str, file: InputFile) -> None:
+        """Raise CorpusError if the only name of a header contains another delimiter."""
+        for char in _DELIMITERS:
+            if char != self._delimiter and char in name:
+                raise self._wrong_delimiter(char, file)
+
+    def _refuse_other_delimiter(
+        self, first_row: bytes, file: InputFile, *, wanted: str | None = None
+    ) -> None:
+        """Raise CorpusError if another delimiter parts the first row into more names.
+
+        If a column is `wanted`, it must be one of them.
+        """
+        text = first_row.decode("utf-8-sig", "replace").strip()
+        own_names = _split_by(self._delimiter, text)
+        for char in _DELIMITERS:
+            names = _split_by(char, text)
+            has_wanted = wanted is None or wanted in names
+            if len(names) > len(own_names) and has_wanted:
+                raise self._wrong_delimiter(char, file)
+
+    def _wrong_delimiter(self, other: str, file: InputFile) -> CorpusError:
+        fix = "rewrite it with commas, as in RFC 4180"
+        if other == ",":
+            fix = "set the source's format: csv"
+        elif other == "\t":
+            fix = "set the source's format: tsv"
+        return CorpusError(
+            where=file.path,
+            problem=f"the delimiter is {other!r} instead of {self._delimiter!r}",
+            fix=fix,
         )
-        if other is not None:
-            fixes = {
-                ",": "set the source's format: csv",
-                "\t": "set the source's format: tsv",
-            }
-            fix = fixes.get(other, "rewrite it with commas, as in RFC 4180")
-            raise CorpusError(
-                f"{file.path}: the delimiter is {other!r} instead of {self._delimiter!r}; {fix}"
-            )
 
 
 FORMAT: Final = (_Delimited("csv", ","), _Delimited("tsv", "\t"), _Parquet(), _Arrow())
+
+
+def _first_row(
+    stream: pa.NativeFile, file: InputFile
+) -> tuple[io.BufferedReader, bytes]:
+    """Return a reader of a file from its beginning, and the head of its first row.
+
+    Raises CorpusError if the row contains a NUL byte.
+    """
+    binary = io.BufferedReader(stream)
+    first_row, _, _ = binary.peek(_HEAD_BYTES)[:_HEAD_BYTES].partition(b"\n")
+    nul = first_row.find(b"\0")
+    if nul >= 0:
+        raise CorpusError(
+            where=f"{file.path}:1",
+            problem=f"byte {nul + 1} is NUL, which is not allowed in CSV and TSV files",
+            fix="correct or replace the file",
+        )
+    return binary, first_row
+
+
+def _split_by(delimiter: str, row: str) -> list[str]:
+    """Return the names in a row with this delimiter; it may be cut."""
+    try:
+        names = next(csv.reader([row], delimiter=delimiter), [])
+    except csv.Error:
+        return []
+    return [name.strip() for name in names]
+
+
+def _row_problem(
+    row: Sequence[str], header: Sequence[str]
+) -> tuple[RejectKind, str] | None:
+    """Return why a row is rejected, as kind and detail; None if it is accepted."""
+    if len(row) != len(header):
+        return RejectKind.BROKEN_ROW, _count_problem(row, header)
+    for name, field in zip(header, row, strict=True):
+        if "\0" in field:
+            return RejectKind.BROKEN_ROW, f"a NUL byte in the column {name!r}"
+    for field in row:
+        # `surrogateescape` has read each byte that is not UTF-8 as one of these.
+        if not field.isascii() and any("\udc80" <= char <= "\udcff" for char in field):
+            return RejectKind.INVALID_UTF8, ""
+    return None
 
 
 def _count_problem(row: Sequence[str], header: Sequence[str]) -> str:
@@ -405,23 +479,32 @@ def _open_parquet(stream: pa.NativeFile) -> pq.ParquetFile:
     return pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER_BYTES)
 
 
+def _row_groups(part: FilePart) -> range | None:
+    """Return the row groups of a part, None for all."""
+    return None if part.row_groups is None else range(*part.row_groups)
+
+
+def _compressed_bytes(group: pq.RowGroupMetaData) -> int:
+    columns = map(group.column, range(group.num_columns))
+    return sum(column.total_compressed_size for column in columns)
+
+
 def _open_arrow(stream: pa.NativeFile, *, columns: Container[str] | None = None) -> Any:
-    """Return a reader of an Arrow IPC file or stream, whichever it is; it reads only `columns`, if given."""
-    names = [] if columns is None else _open_arrow(stream).schema.names
-    fields = (
-        None
-        if columns is None
-        else [index for index, name in enumerate(names) if name in columns]
-    )
+    """Return a reader of an Arrow IPC file or stream, whichever it is.
+
+    It reads only `columns`, if given.
+    """
+    field_indexes = None
+    if columns is not None:
+        names = _open_arrow(stream).schema.names
+        field_indexes = [index for index, name in enumerate(names) if name in columns]
     stream.seek(0)
     is_file = stream.read(6) == b"ARROW1"
     stream.seek(0)
-    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
-    return (
-        pa.ipc.open_file(stream, options=options)
-        if is_file
-        else pa.ipc.open_stream(stream, options=options)
-    )
+    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=field_indexes)
+    if is_file:
+        return pa.ipc.open_file(stream, options=options)
+    return pa.ipc.open_stream(stream, options=options)
 
 
 def _arrow_batches(reader: pa.ipc.RecordBatchReader) -> Iterator[pa.RecordBatch]:
@@ -433,27 +516,26 @@ def _read_batches(
     batches: Iterable[pa.RecordBatch], request: ReadRequest, columns: _Columns
 ) -> Items:
     """Yield the record or reject of each row."""
-    name, line = request.part.file.name, request.part.lines_before
-    text_columns = request.source.text_columns
+    file_name = request.part.file.name
+    line = request.part.lines_before
     for batch in batches:
-        # Columns become Python objects a few rows at a time: `ids` and each of `others` have one value per row.
+        # Columns become Python objects a few rows at a time; each of these lists has
+        # one entry per row.
         for start in range(0, batch.num_rows, _SLICE_ROWS):
             rows = batch.slice(start, _SLICE_ROWS)
-            ids = (
-                _column(rows, columns.id).to_pylist()
-                if columns.id
-                else [None] * rows.num_rows
-            )
+            ids = [None] * rows.num_rows
+            if columns.id:
+                ids = _column(rows, columns.id).to_pylist()
             others = [_column(rows, path).to_pylist() for path in columns.others]
             values = zip(*others, strict=True) if others else [()] * rows.num_rows
             texts = zip(*(_values(rows, text) for text in columns.texts), strict=True)
-            for found, own_id, row_values in zip(texts, ids, values, strict=True):
+            for parts, own_id, row_values in zip(texts, ids, values, strict=True):
                 line += 1
-                text = document_text(text_columns, found)
+                text = document_text(request.source.text_columns, parts)
                 if isinstance(text, str):
                     yield request.record(text, own_id, line, row_values)
                 else:
-                    yield Reject(name, line, *text)
+                    yield Reject(file_name, line, *text)
 
 
 def _python_rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
@@ -472,15 +554,16 @@ def _python_values(column: pa.Array) -> list[Any]:
 
 
 def _values(rows: pa.RecordBatch, text: _TextColumn) -> list[Any]:
-    """Return the value of each row in a text column; bytes for a string that is not UTF-8.
+    """Return the value of each row in a text column.
 
-    Raises CorpusError for a column of a type that is no text, such as numbers.
+    Bytes for a string that is not UTF-8. Raises CorpusError for a column of a type that
+    is no text, such as numbers.
     """
     column = _column(rows, text.path)
-    if text.problem:
+    if text.error is not None:
         # A shard without any text has some type: null, or that of pandas' NaN.
         if column.null_count < len(column):
-            raise CorpusError(text.problem)
+            raise text.error
         return [None] * len(column)
     try:
         values = column.to_pylist()
@@ -502,14 +585,17 @@ def _value_or_bytes(scalar: pa.Scalar) -> Any:
 
 
 def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> _Columns:
-    """Return where the columns of a request are. Raises CorpusError for one that is missing."""
+    """Return where the columns of a request are.
+
+    Raises CorpusError for one that is missing.
+    """
     texts = []
     for name in request.source.text_columns:
         text, kind = _resolve_text(schema, name)
         if kind is None:
             request.refuse_column(name, _paths_in(schema))
         if not _is_text(kind):
-            text = replace(text, problem=_not_text(request.part.file, name, kind))
+            text = replace(text, error=_not_text(request.part.file, name, kind))
         texts.append(text)
     others = []
     for name in request.columns:
@@ -518,18 +604,21 @@ def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> _Columns:
             request.refuse_column(name, _paths_in(schema), key="metadata or filter")
         others.append(path)
     id_path, id_type = _resolve(schema, request.source.id)
-    is_scalar = (
-        id_type is not None
-        and not pa.types.is_nested(id_type)
-        and not pa.types.is_binary(id_type)
+    is_nested_or_binary = id_type is not None and (
+        pa.types.is_nested(id_type) or pa.types.is_binary(id_type)
     )
-    return _Columns(tuple(texts), id_path if is_scalar else (), tuple(others))
+    if is_nested_or_binary:
+        id_path = ()  # such values are no ids
+    return _Columns(tuple(texts), id_path, tuple(others))
 
 
 def _resolve_text(
     schema: pa.Schema, name: str
 ) -> tuple[_TextColumn, pa.DataType | None]:
-    """Return a text column, which may be inside a list (`a[].b`), and its type; None if it is missing."""
+    """Return a text column, which may be inside a list (`a[].b`), and its type.
+
+    The type is None if the column is missing.
+    """
     path, kind = _resolve(schema, name)
     if kind is not None or EACH not in name:
         return _TextColumn(path), kind
@@ -552,18 +641,20 @@ def _type_inside(kind: pa.DataType | None, inside: str) -> pa.DataType | None:
 
 
 def _field_type(kind: pa.DataType | None, name: str) -> pa.DataType | None:
-    is_known = (
-        kind is not None
-        and pa.types.is_struct(kind)
-        and kind.get_field_index(name) >= 0
-    )
-    return kind.field(name).type if kind is not None and is_known else None
+    if kind is None or not pa.types.is_struct(kind) or kind.get_field_index(name) < 0:
+        return None
+    return kind.field(name).type
 
 
 def _paths_in(schema: pa.Schema) -> list[str]:
-    """Return the names of columns, and the paths of fields in structs and lists of structs."""
-    fields = [path for field in schema for path in _field_paths(field.name, field.type)]
-    return [*schema.names, *fields]
+    """Return the names of columns, and the paths of fields inside them.
+
+    These are fields of structs and of lists of structs.
+    """
+    paths = list(schema.names)
+    for field in schema:
+        paths += _field_paths(field.name, field.type)
+    return paths
 
 
 def _field_paths(name: str, kind: pa.DataType) -> list[str]:
@@ -574,18 +665,26 @@ def _field_paths(name: str, kind: pa.DataType) -> list[str]:
     return []
 
 
-def _not_text(file: InputFile, name: str, kind: pa.DataType) -> str:
-    """Return the message about a column of a type that holds no text."""
+def _not_text(file: InputFile, name: str, kind: pa.DataType) -> CorpusError:
+    """Return the error for a column of a type that holds no text."""
     fields = _field_paths(name, kind)
-    cure = f"one of its fields: {', '.join(fields)}" if fields else "another column"
-    return f"{file.path}: column {name!r} holds {kind}, not text; set text to {cure}"
+    better = f"one of its fields: {', '.join(fields)}" if fields else "another column"
+    return CorpusError(
+        where=file.path,
+        problem=f"column {name!r} holds {kind}, not text",
+        fix=f"set text to {better}",
+    )
 
 
 def _resolve(schema: pa.Schema, column: str) -> tuple[_Path, pa.DataType | None]:
-    """Return path and type of a column, or of the struct field with a dotted name; ((), None) if missing or duplicate."""
+    """Return path and type of a column, or of the struct field with a dotted name.
+
+    ((), None) if it is missing, or there are two.
+    """
+    if schema.names.count(column) > 1:
+        return (), None
     if column in schema.names:
-        is_single = schema.names.count(column) == 1
-        return ((column,), schema.field(column).type) if is_single else ((), None)
+        return (column,), schema.field(column).type
     for name, inside in splits_of(column):
         if schema.names.count(name) == 1:
             path, kind = _resolve_inside(schema.field(name).type, inside)
@@ -612,7 +711,10 @@ def _resolve_inside(kind: pa.DataType, field: str) -> tuple[_Path, pa.DataType |
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    """Return whether values of an Arrow type can be text: strings, bytes, conversations, lists of these."""
+    """Return whether values of an Arrow type can be text.
+
+    Such are strings, bytes, conversations and lists of these.
+    """
     if pa.types.is_dictionary(kind):
         return _is_text(kind.value_type)
     if _is_list(kind):
@@ -626,9 +728,13 @@ def _is_list(kind: pa.DataType) -> bool:
 
 def _is_turn(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is a turn of a conversation."""
-    return pa.types.is_struct(kind) and any(
-        all(kind.get_field_index(key) >= 0 for key in pair) for pair in TURN_KEYS
-    )
+    if not pa.types.is_struct(kind):
+        return False
+    for role_key, content_key in TURN_KEYS:
+        has_role = kind.get_field_index(role_key) >= 0
+        if has_role and kind.get_field_index(content_key) >= 0:
+            return True
+    return False
 
 
 def _column(batch: pa.RecordBatch, path: _Path) -> Any:
@@ -636,20 +742,20 @@ def _column(batch: pa.RecordBatch, path: _Path) -> Any:
 
 
 def _text_column_bytes(metadata: pq.FileMetaData, source: Source) -> int:
-    """Return the uncompressed bytes of the text columns and the columns in them, from the footer; 0 if missing."""
-    # Of `a[].b`, all of `a` is counted: the footer names the lists inside in several ways.
-    columns = [name.partition(EACH)[0] for name in source.text_columns]
-    paths = [
-        metadata.schema.column(index).path for index in range(metadata.num_columns)
-    ]
-    indexes = [
-        index
-        for index, path in enumerate(paths)
-        if any(f"{path}.".startswith(f"{column}.") for column in columns)
-    ]
-    groups = map(metadata.row_group, range(metadata.num_row_groups))
-    return sum(
-        group.column(index).total_uncompressed_size
-        for group in groups
-        for index in indexes
-    )
+    """Return the uncompressed bytes of the text columns, from the footer; 0 if missing.
+
+    Columns inside a text column count too.
+    """
+    # Of `a[].b`, all of `a` is counted: the footer names the lists inside in several
+    # ways.
+    starts = [f"{name.partition(EACH)[0]}." for name in source.text_columns]
+    indexes = []
+    for index in range(metadata.num_columns):
+        path = f"{metadata.schema.column(index).path}."
+        if path.startswith(tuple(starts)):
+            indexes.append(index)
+    text_bytes = 0
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
+        for index in indexes:
+            text_bytes += group.column(index).total_uncompressed_size
+    return text_bytes

@@ -121,7 +121,7 @@ HEAD_CHARS: Final = (
 
 
 @dataclass(frozen=True)
-class _Waste:
+class Waste:
     """A folder or file that no kept variant needs, and what it is."""
 
     path: Path
@@ -154,7 +154,7 @@ def choose(
 
 def find_waste(
     run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()
-) -> list[_Waste]:
+) -> list[Waste]:
     """Return the folders and files that no kept variant needs, in the order of the route."""
     manifests = {
         folder.name: manifest_of(folder)
@@ -188,7 +188,7 @@ def find_waste(
                 path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))
             ]
             waste += [
-                _Waste(path, bytes_of(path), "left by a killed run")
+                Waste(path, bytes_of(path), "left by a killed run")
                 for path in leftovers
             ]
         else:
@@ -202,7 +202,7 @@ def find_waste(
                 if manifest
                 else "not finished"
             )
-            waste.append(_Waste(folder, bytes_of(folder), why))
+            waste.append(Waste(folder, bytes_of(folder), why))
     return waste
 
 
@@ -210,7 +210,7 @@ def _fingerprint(folder: str) -> str:
     return folder.rpartition("-")[2]
 
 
-def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[_Waste]:
+def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[Waste]:
     """Return the reports to delete with dropped variants: their heads name one of these, or name no variants."""
     gone, pages = {variant.name for variant in dropped}, []
     for page in sorted(run_dir.glob("report-*.html")) if gone else []:
@@ -223,11 +223,11 @@ def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[_Waste]:
     if variant_records.current(run_dir) in gone and (run_dir / CURRENT).exists():
         pages.append(run_dir / CURRENT)
     return [
-        _Waste(page, page.stat().st_size, "shows a deleted variant") for page in pages
+        Waste(page, page.stat().st_size, "shows a deleted variant") for page in pages
     ]
 
 
-def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[_Waste]) -> None:
+def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) -> None:
     """Remove variants with their pages, then folders; the caller holds the run directory's lock."""
     with store.explained(run_dir):
         pages, removed = find_pages(run_dir, dropped), {one.path for one in waste}
