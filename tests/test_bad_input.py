@@ -172,7 +172,7 @@ def test_a_missing_text_column(bench):
     message = bench.refusal(jsonl({"txt": text} for text in ordinary()))
     assert (
         message
-        == f"{bench.folder}/corpus.jsonl has no column 'text' for the text; it has txt; did you mean 'txt'?"
+        == f"{bench.folder}/corpus.jsonl: it has no column 'text' for the text, only txt; did you mean 'txt'?"
     )
 
 

@@ -149,11 +149,11 @@ def test_another_condition_reads_anew_and_none_leaves_the_rest_as_it_was(table, 
         ),
         (
             {"metadata": ["lan"]},
-            "has no column 'lan' that metadata or filter names; it has doc_id, content, lang, score; did you",
+            "has no column 'lan' that metadata or filter names, only doc_id, content, lang, score; did you",
         ),
         (
             {"text": "text"},
-            "has no column 'text' for the text; it has doc_id, content, lang, score; set the source's text to the one",
+            "has no column 'text' for the text, only doc_id, content, lang, score; set the source's text to the one",
         ),
         (
             {"metadata": ["lang", "lang"]},

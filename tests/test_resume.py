@@ -448,7 +448,7 @@ def test_sources_that_reach_into_the_run_directory_are_refused(
     message = complaint(
         capsys, recipe_for(own_run, f"ingest.sources.0.path={folder}"), tmp_path
     )
-    assert f"ingest.sources reach into run_dir={own_run} ({folder}/" in message
+    assert f"run_dir={own_run} " in message
     assert "choose a folder elsewhere" in message
 
 

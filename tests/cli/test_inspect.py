@@ -201,7 +201,10 @@ def test_a_variant_that_is_none_is_told_with_those_there_are(drawn, shared_run, 
             ["--sample", "some"],
             "--sample some: it is not a whole number of at least 0, nor all; correct it",
         ),
-        (["--workers", "0"], "--workers 0: it is below 1; give the number of processes"),
+        (
+            ["--workers", "0"],
+            "--workers 0: it is below 1; give the number of processes",
+        ),
         (["--run", "other"], "is not the folder of a delivered export"),
     ],
 )

@@ -465,8 +465,8 @@ print(parts._frame_bounds(file))
 @pytest.mark.parametrize(
     ("name", "code", "told"),
     [
-        ("a.jsonl.zst", CUT_WHILE_COUNTED, "a.jsonl.zst changed while it was read"),
-        *thorough(("a.jsonl", CUT_WHILE_COUNTED, "a.jsonl changed while it was read")),
+        ("a.jsonl.zst", CUT_WHILE_COUNTED, "a.jsonl.zst: it changed while"),
+        *thorough(("a.jsonl", CUT_WHILE_COUNTED, "a.jsonl: it changed while")),
         ("a.jsonl.zst", CUT_WHILE_FRAMES_ARE_FOUND, "()"),
     ],
 )
@@ -663,5 +663,5 @@ def test_a_damaged_frame_stops_the_run_with_the_name_of_its_file(tmp_path):
     ]
     assert len(parts) == 3
     assert _count_lines(None, part=parts[0]).lines > 0
-    with pytest.raises(CorpusError, match=r"a\.jsonl\.zst is truncated or damaged"):
+    with pytest.raises(CorpusError, match=r"a\.jsonl\.zst: .*damaged"):
         _count_lines(None, part=parts[1])

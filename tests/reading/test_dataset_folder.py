@@ -351,15 +351,15 @@ def test_a_saved_data_set_is_known_by_its_dataset_dict(tmp_path):
     assert names_of(tmp_path) == ["train/a.arrow"]
     assert names_of(tmp_path, split="heldout") == ["heldout/a.arrow"]
     (tmp_path / "dataset_dict.json").write_text("{")
-    with pytest.raises(CorpusError, match=r"dataset_dict\.json is damaged"):
+    with pytest.raises(CorpusError, match=r"dataset_dict\.json"):
         names_of(tmp_path)
 
 
 def test_what_is_not_read_is_told_unless_the_recipe_chooses(tmp_path):
     write(tmp_path, [*SHARDS, "extra.parquet"])
     (note,) = notes_of(tmp_path)
-    assert note.startswith("s: reads the split 'train' (2 files); not read: ")
-    assert "test (1 file), validation (1 file), 1 other file" in note
+    assert note.startswith("s: reads the split 'train' (2 files);")
+    assert "test (1 file), validation (1 file), 1 other" in note
     assert "split" in note.rpartition(";")[2]
     assert notes_of(tmp_path, split="train") == []
 
@@ -375,8 +375,9 @@ def test_a_config_is_chosen_by_name(tmp_path):
     assert names_of(tmp_path, config="en") == ["en.jsonl"]
     assert names_of(tmp_path, config="de", split="test") == ["t.jsonl"]
     for config in (None, "fr"):
-        with pytest.raises(CorpusError, match=r"en, de.*set the source's config"):
+        with pytest.raises(CorpusError, match="en, de") as caught:
             names_of(tmp_path, config=config)
+        assert "config" in caught.value.fix
 
 
 def test_the_card_may_be_a_yaml_file_of_its_own(tmp_path):

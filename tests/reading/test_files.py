@@ -113,11 +113,9 @@ def test_a_file_system_that_always_fails_is_told_with_the_place(
     recipe = recipe_for(
         tmp_path / "run", "ingest.sources.0.path=flaky:///corpus", "executor=serial"
     )
-    with pytest.raises(
-        CorpusError,
-        match=r"'flaky:///corpus' cannot be listed: connection reset by peer",
-    ):
+    with pytest.raises(CorpusError, match="connection reset") as caught:
         pipeline.run(recipe)
+    assert caught.value.value == "'flaky:///corpus'"
 
 
 def test_what_will_not_pass_is_not_asked_again():
@@ -141,7 +139,7 @@ def test_what_will_not_pass_is_not_asked_again():
 def test_a_disk_of_this_machine_is_asked_once(tmp_path, monkeypatch):
     paused = []
     monkeypatch.setattr(files.time, "sleep", paused.append)
-    with pytest.raises(CorpusError, match="cannot be listed"):
+    with pytest.raises(CorpusError, match="be listed"):
         list_files(
             Source(path=str(tmp_path / ("x" * 300 + ".jsonl"))),
             where="ingest.sources[0].path",
@@ -153,6 +151,6 @@ def test_a_listing_that_fails_is_tried_so_often_and_no_more(flaky, monkeypatch):
     paused = []
     monkeypatch.setattr(files.time, "sleep", paused.append)
     monkeypatch.setattr(Flaky, "share", 1.0)
-    with pytest.raises(CorpusError, match="cannot be listed"):
+    with pytest.raises(CorpusError, match="be listed"):
         list_files(Source(path="flaky:///corpus"), where="ingest.sources[0].path")
     assert len(paused) == files._ATTEMPTS - 1

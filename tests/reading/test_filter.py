@@ -202,18 +202,16 @@ def test_a_struct_may_be_named_with_a_field_of_its_own(tmp_path, kind):
 def test_a_column_that_a_table_does_not_have_is_refused(tmp_path, kind, options):
     with pytest.raises(CorpusError) as caught:
         read(written(tmp_path, kind), **options)
-    assert (
-        "has no column 'lnag' that metadata or filter names; it has text, id, lang"
-        in str(caught.value)
-    )
-    assert "did you mean 'lang'?" in str(caught.value)
+    assert "column 'lnag'" in caught.value.problem
+    assert "only text, id, lang" in caught.value.problem
+    assert "'lang'" in caught.value.fix
 
 
 def test_plain_text_has_no_columns(tmp_path):
     (tmp_path / "a.txt").write_text("x")
     with pytest.raises(
         CorpusError,
-        match="is plain text and has no columns, but the source's metadata or filter names 'lang'",
+        match="plain text .*'lang'",
     ):
         read(tmp_path / "a.txt", metadata=["lang"])
 
@@ -254,26 +252,29 @@ def test_the_time_between_two_dates_is_a_condition():
     [
         ("lang = ", "is not an SQL condition: syntax error"),
         ("lang == 'en' AND", "is not an SQL condition: syntax error"),
-        ("random() < 0.1 AND lang = 'en'", "random() changes with every call"),
-        ("date > now()", "now() changes with every call"),
-        ("date > today()", "today() changes with every call"),
-        ("date > NOW()", "now() changes with every call"),
-        ("age(date) < INTERVAL 1 YEAR", "age() changes with every call"),
-        ("date > ago(INTERVAL 1 DAY)", "ago() changes with every call"),
-        ("date > current_date", "current_date changes with every call"),
+        ("random() < 0.1 AND lang = 'en'", "random(), which changes with every call"),
+        ("date > now()", "now(), which changes with every call"),
+        ("date > today()", "today(), which changes with every call"),
+        ("date > NOW()", "now(), which changes with every call"),
+        ("age(date) < INTERVAL 1 YEAR", "age(), which changes with every call"),
+        ("date > ago(INTERVAL 1 DAY)", "ago(), which changes with every call"),
+        ("date > current_date", "current_date, which changes with every call"),
         (
             "date > CURRENT_TIMESTAMP - INTERVAL 1 DAY",
-            "current_timestamp changes with every call",
+            "current_timestamp, which changes with every call",
         ),
         (
             "date_diff('day', date, get_current_timestamp()) < 3",
-            "get_current_timestamp() changes with every call",
+            "get_current_timestamp(), which changes with every call",
         ),
         (
             "date > current_localtimestamp()",
-            "current_localtimestamp() changes with every call",
+            "current_localtimestamp(), which changes with every call",
         ),
-        ("lang = current_database()", "current_database() changes with every call"),
+        (
+            "lang = current_database()",
+            "current_database(), which changes with every call",
+        ),
         ("id IN (SELECT id FROM 'other.csv')", "contains a subquery"),
         ("COLUMNS(*) > 1", "contains *"),
         ("#1 > 1", "contains #"),
@@ -298,8 +299,9 @@ def test_what_can_be_no_condition_is_refused_before_anything_runs(where, message
 @pytest.mark.parametrize("where", ["lang", "lower(score, 1) = 'a'", "lang > 1"])
 def test_what_the_values_do_not_allow_is_refused_with_its_place(tmp_path, where):
     path = written(tmp_path, "jsonl")
-    with pytest.raises(CorpusError, match="cannot be evaluated on"):
+    with pytest.raises(CorpusError, match=f"{path}:1 to ") as caught:
         read(path, filter=where)
+    assert caught.value.value == repr(where)
 
 
 @given(
@@ -339,15 +341,13 @@ def test_numbers_are_compared_as_numbers_whatever_stands_beside_them(
     ],
 )
 def test_what_needs_several_rows_is_refused_before_any_is_read(expression):
-    with pytest.raises(RecipeError, match="needs or produces several rows") as caught:
+    with pytest.raises(RecipeError, match="several rows") as caught:
         filter_of(Source(path="a.jsonl", name="a", filter=expression))
-    assert str(caught.value).endswith(
-        "list_sum(x), list_contains(x, y), len(x) and similar"
-    )
+    assert "list_sum(x), list_contains(x, y), len(x)" in caught.value.fix
 
 
 def test_a_function_that_is_none_is_refused_before_any_row_is_read():
-    with pytest.raises(RecipeError, match="nosuch does not exist"):
+    with pytest.raises(RecipeError, match="nosuch"):
         filter_of(Source(path="a.jsonl", filter="nosuch(lang) = 1"))
 
 

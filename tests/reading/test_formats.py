@@ -105,18 +105,17 @@ def test_cut_compressed_file_stops_and_says_how_far_it_came(tmp_path, suffix, co
         for i in range(20_000)
     )
     path.write_bytes(compress(rows.encode())[:-5])
-    with pytest.raises(
-        CorpusError, match=r"is truncated or damaged .*; download it again"
-    ) as caught:
+    with pytest.raises(CorpusError, match="or damaged") as caught:
         read(path)
-    assert str(path) in str(caught.value)
+    assert caught.value.where == str(path)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst", "a.parquet", "a.arrow"])
 def test_file_that_is_not_what_its_name_says_stops(tmp_path, name):
     (tmp_path / name).write_bytes(b"this is no such file at all, whatever it is called")
-    with pytest.raises(CorpusError, match="is truncated or damaged"):
+    with pytest.raises(CorpusError) as caught:
         read(tmp_path / name)
+    assert caught.value.where == str(tmp_path / name)
 
 
 @pytest.mark.parametrize("suffix", [*SUFFIXES, ".jsonl.gz", ".warc.zst"])
@@ -125,8 +124,9 @@ def test_a_pointer_in_place_of_a_file_stops_with_the_command_that_loads_it(
 ):
     pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'4d' * 32}\n"
     (tmp_path / f"a{suffix}").write_text(f"{pointer}size 123456789\n")
-    with pytest.raises(CorpusError, match="git lfs pull"):
+    with pytest.raises(CorpusError) as caught:
         read(tmp_path / f"a{suffix}")
+    assert caught.value.fix.endswith(": git lfs pull")
 
 
 def test_other_file_systems_are_read_alike():
@@ -151,7 +151,7 @@ def test_file_that_vanished_after_listing_stops(tmp_path):
     path.write_text('{"text":"x"}\n')
     items = open_listed(path)
     path.unlink()
-    with pytest.raises(CorpusError, match="was deleted after it was listed"):
+    with pytest.raises(CorpusError, match="deleted after"):
         list(items)
 
 
@@ -162,7 +162,7 @@ def test_file_that_changed_while_it_was_read_stops(tmp_path):
     assert next(items).text == "x"
     with path.open("a") as file:
         file.write('{"text":"y"}\n')
-    with pytest.raises(CorpusError, match="changed while it was read"):
+    with pytest.raises(CorpusError, match="changed while"):
         list(items)
 
 

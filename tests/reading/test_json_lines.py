@@ -149,7 +149,7 @@ def test_dotted_name_reads_a_nested_field_unless_a_key_is_called_so(tmp_path):
 def test_file_without_the_text_column_stops_with_the_nearest_key(tmp_path, count):
     with pytest.raises(
         CorpusError,
-        match=r"no column 'text'.*it has txet, meta, meta\.lang; did you mean 'txet'",
+        match=r"'text'.*txet, meta, meta\.lang; .*'txet'",
     ):
         lines(tmp_path / "a.jsonl", *['{"txet":"x","meta":{"lang":"en"}}'] * count)
 
@@ -216,7 +216,8 @@ def test_only_the_head_of_a_file_says_whether_it_has_the_column(tmp_path):
     rest = list(
         read_records(FilePart(file, 15, file.bytes, 1), source, max_document_chars=1000)
     )
-    assert rest == [Reject("a.jsonl", line, "no text column") for line in range(2, 202)]
+    kind = RejectKind.NO_COLUMN
+    assert rest == [Reject("a.jsonl", line, kind) for line in range(2, 202)]
 
 
 def test_file_that_cannot_be_counted_is_named(tmp_path):
@@ -224,8 +225,9 @@ def test_file_that_cannot_be_counted_is_named(tmp_path):
     path.write_bytes(b"{}\n")
     (file,) = list_files(Source(path=str(path)), where="ingest.sources[0].path")
     path.unlink()
-    with pytest.raises(CorpusError, match=r"a\.jsonl was deleted after it was listed"):
+    with pytest.raises(CorpusError, match="deleted") as caught:
         _count_lines(None, part=FilePart(file))
+    assert caught.value.where == str(path)
 
 
 WHOLE = {
@@ -247,9 +249,7 @@ def test_one_json_value_is_refused_with_the_command_that_converts_it(
     (tmp_path / name).write_bytes(compress(content.encode()))
     with pytest.raises(CorpusError) as caught:
         read(tmp_path / name)
-    message = str(caught.value)
-    assert "not JSON lines" in message
-    command = message.partition("convert it: ")[2]
+    command = caught.value.fix
     kind = "." if content.startswith("{") else ".[]"
     assert f"jq -c '{kind}'" in command
     assert shlex.quote(name) in command

@@ -142,10 +142,9 @@ def test_saved_dataset_with_indices_is_refused_with_its_cure(tmp_path, sign):
 def test_saved_dataset_with_a_missing_file_is_refused(tmp_path):
     save_like_datasets(tmp_path / "ds", ["x"])
     (tmp_path / "ds" / "data-00000-of-00001.arrow").unlink()
-    with pytest.raises(
-        CorpusError, match="data-00000-of-00001.arrow, which does not exist"
-    ):
+    with pytest.raises(CorpusError, match=r"data-00000-of-00001\.arrow") as caught:
         listed(tmp_path / "ds")
+    assert caught.value.where == str(tmp_path / "ds" / "state.json")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +197,7 @@ def test_a_file_behind_a_link_is_what_it_was_when_it_is_read(hub, asked):
         check_unchanged(file)
     target = hub / "blobs" / f"{1:040x}"
     os.utime(target, (2_000_000_000, 2_000_000_000))
-    with pytest.raises(CorpusError, match="changed while it was read"):
+    with pytest.raises(CorpusError, match="changed while"):
         [check_unchanged(file) for file in files]
 
 
@@ -220,7 +219,7 @@ def test_a_link_to_nothing_is_named_where_it_would_be_read(tmp_path):
     (tmp_path / "b.jsonl").symlink_to(tmp_path / "gone")
     with pytest.raises(
         CorpusError,
-        match=r"b\.jsonl is not a regular file but a broken link; repair or remove it",
+        match=r"b\.jsonl .*broken link",
     ):
         names_of(tmp_path)
 
@@ -236,17 +235,16 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path, capsys, asked):
     for command in ("plan", "run"):
         assert main([command, str(recipe)]) == 2
         err = capsys.readouterr().err
-        assert err.endswith(
-            "x.jsonl is not a regular file but a pipe; write its output to a file first\n"
-        )
+        assert f"{tmp_path}/x.jsonl " in err
+        assert "a pipe;" in err
 
 
 def test_sockets_and_devices_are_refused(tmp_path):
     with socket.socket(socket.AF_UNIX) as own:
         own.bind(str(tmp_path / "s.jsonl"))
-        with pytest.raises(CorpusError, match="not a regular file but a socket"):
+        with pytest.raises(CorpusError, match="a socket"):
             names_of(tmp_path / "s.jsonl")
-    with pytest.raises(CorpusError, match="not a regular file but a device"):
+    with pytest.raises(CorpusError, match="a device"):
         list_files(Source(path="/dev/zero", format="text"), where="here")
 
 
@@ -280,10 +278,9 @@ def test_a_run_inside_its_source_is_refused_at_once_and_leaves_nothing(
     )
     for command in ("plan", "run"):
         assert main([command, str(recipe)]) == 2
-        assert (
-            f"run_dir={tmp_path}/run is inside ingest.sources[0].path='{tmp_path}'"
-            in capsys.readouterr().err
-        )
+        err = capsys.readouterr().err
+        assert err.startswith(f"error: run_dir={tmp_path}/run ")
+        assert f"ingest.sources[0].path='{tmp_path}'" in err
     assert not (tmp_path / "run").exists()
 
 
@@ -382,9 +379,7 @@ def recognise(source, run_dir, files=None):
     try:
         listing.recognise_inputs([source], files, run_dir)
     except RunError as error:
-        return known, str(error).partition(" read them: ")[2].rpartition(
-            "; restore the files"
-        )[0]
+        return known, error.problem.partition(" read them: ")[2]
     return known, ""
 
 

@@ -117,13 +117,13 @@ def test_a_file_of_html_is_a_page(tmp_path, name):
             "a.warc",
             ARCHIVE[0],
             {"metadata": ["lang"]},
-            "has no column 'lang' that metadata or filter names; it has url, record_id",
+            "has no column 'lang' that metadata or filter names, only url, record_id",
         ),
         (
             "a.html",
             b"<p>x",
             {"filter": "url = 'x'"},
-            "has no column 'url' that metadata or filter names; it has title, language",
+            "has no column 'url' that metadata or filter names, only title, language",
         ),
     ],
 )

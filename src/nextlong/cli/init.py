@@ -848,7 +848,7 @@ def _sources_beside(folder: Path) -> list[str]:
     """Return the files and folders of documents in a folder and its `data`."""
     readme = folder / README
     content = readme.read_bytes() if readme.is_file() else b""
-    if read_metadata(content, b"", b"", place=str(folder)).configs:
+    if read_metadata(content, b"", b"", where=str(folder)).configs:
         return [str(folder)]  # a copy of a data set of the hub
 
     # The names of files tell which split a source belongs to; one file of a folder does.
@@ -857,7 +857,7 @@ def _sources_beside(folder: Path) -> list[str]:
         str(file.relative_to(folder)): source for source, file in file_of_source.items()
     }
     chosen = choose_split(
-        list(names), Metadata(), split=None, config=None, place=str(folder)
+        list(names), Metadata(), split=None, config=None, where=str(folder)
     )
     sources = list(names.values())
     if chosen is not None:
@@ -934,7 +934,7 @@ def _has_train_split(path: Path) -> bool:
     # Its configs may have no default one, and its files may not be readable.
     with suppress(CorpusError, OSError):
         content = readme.read_bytes() if readme.is_file() else b""
-        configs = read_metadata(content, b"", b"", place=str(path)).configs
+        configs = read_metadata(content, b"", b"", where=str(path)).configs
         if has_shards or configs or (path / SAVED).is_file():
             chosen = split_of(Source(path=str(path)), where="FILE")
     return chosen is not None and "train" in chosen.split.split("+")

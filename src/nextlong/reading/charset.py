@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import codecs
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from nextlong.reading.encoding import unicode_encoding_of
@@ -21,7 +22,8 @@ _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-# The standard decodes these encodings as supersets of them, which Python calls otherwise.
+# The standard decodes these encodings as supersets of them, which Python calls
+# otherwise.
 _SUPERSETS: Final = {
     "big5": "big5hkscs",
     "euc_kr": "cp949",
@@ -34,7 +36,8 @@ _SUPERSETS: Final = {
 }
 # What servers declare by default, and what no bytes contradict.
 _DEFAULT: Final = "cp1252"
-# Of 4,000 short texts in cp1252, in ten languages, the detector took 5 for one of these.
+# Of 4,000 short texts in cp1252, in ten languages, the detector took 5 for one of
+# these.
 _NOT_LATIN: Final = frozenset(
     {
         "big5hkscs", "cp1251", "cp1253", "cp1255", "cp1256", "cp866", "cp874", "cp932",
@@ -85,25 +88,25 @@ def decode_page(raw: bytes, header_charset: str | None = None) -> str:
     if not raw.isascii() and is_mostly_utf8(raw):
         return raw.decode("utf-8", "replace")
 
-    declared = []
-    for label in (header_charset, _meta_charset(raw)):
-        encoding = _encoding_of(label)
-        # Bytes without NUL are no markup in UTF-16.
-        is_possible = not encoding.startswith("utf-16") or b"\0" in raw
-        if encoding and is_possible:
-            declared.append(encoding)
-    valid = [encoding for encoding in declared if _is_valid(raw, encoding)]
+    labels = (header_charset, _meta_charset(raw))
+    declared = [_encoding_of(label) for label in labels]
+    valid = [encoding for encoding in declared if encoding and _is_valid(raw, encoding)]
+    return raw.decode(_decided(valid, _detected(raw)), "replace")
 
-    # The detector decides between two declarations, and where none says anything.
-    detected = _detected(raw)
-    specific = [encoding for encoding in valid if encoding != _DEFAULT]
+
+def _decided(valid: Sequence[str], detected: str) -> str:
+    """Return the encoding of a page with these valid declarations.
+
+    The detector decides between two of them, and where none says anything.
+    """
     if detected in valid:
-        encoding = detected
-    elif detected in _NOT_LATIN:
-        encoding = specific[0] if specific else detected
+        return detected
+    # A declared default says nothing against a detected encoding of another script.
+    if detected in _NOT_LATIN:
+        believed = [encoding for encoding in valid if encoding != _DEFAULT]
     else:
-        encoding = valid[0] if valid else detected
-    return raw.decode(encoding, "replace")
+        believed = list(valid)
+    return believed[0] if believed else detected
 
 
 def is_mostly_utf8(raw: bytes) -> bool:
@@ -120,6 +123,9 @@ def is_mostly_utf8(raw: bytes) -> bool:
 
 
 def _is_valid(raw: bytes, encoding: str) -> bool:
+    # Bytes without NUL are no markup in UTF-16.
+    if encoding.startswith("utf-16") and b"\0" not in raw:
+        return False
     try:
         raw.decode(encoding)
     except UnicodeDecodeError:
@@ -137,7 +143,9 @@ def _meta_charset(raw: bytes) -> str | None:
         if found is not None:
             label = found[1].decode("latin-1")
             # A page whose <meta> can be read is not UTF-16.
-            return "utf-8" if label.lower().startswith("utf-16") else label
+            if label.lower().startswith("utf-16"):
+                return "utf-8"
+            return label
     declaration = _XML_ENCODING.match(head)
     return None if declaration is None else declaration[1].decode("latin-1")
 

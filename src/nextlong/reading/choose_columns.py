@@ -5,9 +5,10 @@ the text, the best first, and the id column.
 
 A column is judged by type, name and content. Its score is the mean size of its texts, times
 the square of the share of records that have one, times the share of texts that differ,
-times factors for its name and for what its values are like. So a usual name wins over a longer column, but not a language
-code over an article, nor a license that every record repeats over a description. Addresses,
-paths, codes, numbers and encoded data are never text.
+times factors for its name and for what its values are like. So a usual name wins over a
+longer column, but not a language code over an article, nor a license that every record
+repeats over a description. Addresses, paths, codes, numbers and encoded data are never
+text.
 """
 
 from __future__ import annotations
@@ -58,14 +59,14 @@ _LIST_FACTOR: Final = 0.3  # most lists hold tags, comments or references
 _MARKUP_FACTOR: Final = 0.1  # HTML or JSON in strings: a column with text is better
 _ONE_WORD_FACTOR: Final = 0.05
 
-_MOST: Final = 0.5  # share of the values that decides what a column holds
+# Share of the values that decides what a column holds.
+_MAJORITY: Final = 0.5
 _MAX_COLUMNS: Final = 1_000  # objects may have a key for each id
 _MIN_BYTES: Final = 40  # mean size of the texts under an unusual name
 _MIN_ITEM_BYTES: Final = 20  # mean size of strings in lists: shorter ones are tags
 _MAX_ID_CHARS: Final = 300
-_MAX_WORD_CHARS: Final = (
-    40  # mean length of words in text; encoded data has longer ones
-)
+# Mean length of words in text; encoded data has longer ones.
+_MAX_WORD_CHARS: Final = 40
 _MIN_ENCODED_CHARS: Final = 100
 _MAX_WORD_OF_SCRIPT: Final = 12  # characters without a blank that may be one word
 _RIVAL_SHARE: Final = 0.01  # of the best score: others compete
@@ -113,85 +114,101 @@ class ColumnChoice:
 
     def preferring(self, text: str) -> ColumnChoice:
         """Return the choice with the column `text` as the text, if it is a candidate."""
-        first = [one for one in self.candidates if one.name == text]
-        others = [one for one in self.candidates if one.name != text]
+        first = [column for column in self.candidates if column.name == text]
+        others = [column for column in self.candidates if column.name != text]
         own_id = None if self.id == text else self.id
         return replace(self, candidates=(*first, *others), id=own_id)
 
     def rivals(self, text: str) -> list[TextCandidate]:
         """Return the columns that could be the text instead of the column `text`."""
-        best = max((one.score for one in self.candidates), default=0.0)
-        return [
-            candidate
-            for candidate in self.candidates
-            if not _is_within(candidate.name, text)
-            and (candidate.is_usual or candidate.score >= _RIVAL_SHARE * best)
-        ]
+        best = max((column.score for column in self.candidates), default=0.0)
+        rivals = []
+        for column in self.candidates:
+            competes = column.is_usual or column.score >= _RIVAL_SHARE * best
+            if competes and not _is_within(column.name, text):
+                rivals.append(column)
+        return rivals
 
     def title(self, text: str) -> str | None:
         """Return the title that stands beside the column `text` and is no rival of it."""
         rivals = {rival.name for rival in self.rivals(text)}
-        titles = [name for name in self.titles if name not in rivals]
-        is_a_title = text in self.titles
-        beside = [name for name in titles if _parent(name) == _parent(text)]
-        return beside[0] if beside and not is_a_title else None
+        if text in self.titles:
+            return None
+        for title in self.titles:
+            if title not in rivals and _parent(title) == _parent(text):
+                return title
+        return None
 
 
 def choose_columns(records: _Records) -> ColumnChoice:
-    """Return the columns for text and id of records that were sampled from a whole file."""
-    values_by_column: dict[str, list[Any]] = {}
-    for record in records:
-        for path, value in paths_of(record):
-            if path in values_by_column or len(values_by_column) < _MAX_COLUMNS:
-                values_by_column.setdefault(path, []).append(value)
-    columns = [
-        _Column(name, values, len(records)) for name, values in values_by_column.items()
-    ]
+    """Return the columns for text and id of records sampled from a whole file."""
+    columns = _columns_of(records)
     candidates = [column.candidate for column in columns if column.can_be_text]
     # Of equal scores, the first column.
     candidates.sort(key=lambda candidate: -candidate.score)
     text = candidates[0].name if candidates else ""
-    not_text = [
-        (column.name, column.kind)
-        for column in columns
-        if column.has_usual_name
-        and not column.can_be_text
-        and not _is_within(text, column.name)  # a field of it is the text
-    ]
-    own_id, repeating = _choose_id([one for one in columns if one.name != text])
-    titles = [column for column in columns if column.is_title]
-    titles.sort(key=lambda title: _TITLES.index(_plain(_last_part(title.name))))
+    not_text = []
+    for column in columns:
+        # A field of it may be the text.
+        is_around_text = _is_within(text, column.name)
+        if column.has_usual_name and not column.can_be_text and not is_around_text:
+            not_text.append((column.name, column.kind))
+    own_id, repeating = _choose_id(
+        [column for column in columns if column.name != text]
+    )
+    titles = [column.name for column in columns if column.is_title]
+    titles.sort(key=lambda title: _TITLES.index(_bare(_last_part(title))))
     return ColumnChoice(
         candidates=tuple(candidates),
         id=own_id,
         repeating=repeating,
         not_text=tuple(not_text),
-        titles=tuple(title.name for title in titles),
+        titles=tuple(titles),
     )
+
+
+def _columns_of(records: _Records) -> list[_Column]:
+    values_by_column: dict[str, list[Any]] = {}
+    for record in records:
+        for path, value in paths_of(record):
+            if path in values_by_column or len(values_by_column) < _MAX_COLUMNS:
+                values_by_column.setdefault(path, []).append(value)
+    return [
+        _Column(name, values, len(records)) for name, values in values_by_column.items()
+    ]
 
 
 def _choose_id(
     columns: Sequence[_Column],
 ) -> tuple[str | None, tuple[str, Any] | None]:
-    """Return the column with a usual name of an id and distinct values, and one with duplicates and the first of these."""
-    ids = [column for column in columns if column.can_be_id]
-    distinct = [column.name for column in ids if column.most_common[1] == 1]
-    repeated = {
-        column.name: column.most_common[0]
-        for column in ids
-        if column.most_common[1] > 1
-    }
+    """Return the column with ids, and one whose ids repeat with the first such value.
+
+    Both have a usual name of an id.
+    """
+    distinct = []
+    repeated = {}
+    for column in columns:
+        if column.can_be_id:
+            value, count = column.most_common
+            if count == 1:
+                distinct.append(column.name)
+            else:
+                repeated[column.name] = value
+    own_id = _first_named(distinct)
     name = _first_named(list(repeated))
-    return _first_named(distinct), None if name is None else (name, repeated[name])
+    return own_id, None if name is None else (name, repeated[name])
 
 
 def _first_named(columns: Sequence[str]) -> str | None:
-    """Return the column with the first name of `_IDS`; of nested columns the last part counts."""
-    by_rank = {
-        ("." in name, _IDS.index(_plain(_last_part(name)))): name
-        for name in reversed(columns)
-    }
-    return by_rank[min(by_rank)] if by_rank else None
+    """Return the column with the first name of `_IDS`.
+
+    Of nested columns the last part counts, and they come after the others.
+    """
+
+    def rank(name: str) -> tuple[bool, int]:
+        return "." in name, _IDS.index(_bare(_last_part(name)))
+
+    return min(columns, key=rank, default=None)
 
 
 class _Column:
@@ -203,18 +220,18 @@ class _Column:
         self._records = records
         found = [text_of(value) for value in self._values]
         texts = [text for text in found if isinstance(text, str)]
-        self._has_texts = len(texts) > _MOST * len(found)
+        self._has_texts = len(texts) > _MAJORITY * len(found)
         self._texts = [text for text in texts if text.strip()]
         self._heads = [text[:_HEAD_CHARS].strip() for text in self._texts]
 
     @property
     def has_usual_name(self) -> bool:
-        return EACH not in self.name and _plain(_last_part(self.name)) in _USUAL
+        return EACH not in self.name and _bare(_last_part(self.name)) in _USUAL
 
     @property
     def is_title(self) -> bool:
         """Whether it has the name of a title, and texts that differ."""
-        is_named = EACH not in self.name and _plain(_last_part(self.name)) in _TITLES
+        is_named = EACH not in self.name and _bare(_last_part(self.name)) in _TITLES
         return is_named and self._has_texts and len(set(self._texts)) > 1
 
     @cached_property
@@ -234,12 +251,16 @@ class _Column:
         if not self._is_named_as_id or not is_scalar or not self._values:
             return False
         mean_chars = sum(len(str(value)) for value in self._values) / len(self._values)
-        return mean_chars <= _MAX_ID_CHARS and len(self._values) > _MOST * self._records
+        return (
+            mean_chars <= _MAX_ID_CHARS
+            and len(self._values) > _MAJORITY * self._records
+        )
 
     @cached_property
     def most_common(self) -> tuple[Any, int]:
         """A value that occurs most often, and how often."""
-        return Counter(self._values).most_common(1)[0]
+        [value_and_count] = Counter(self._values).most_common(1)
+        return value_and_count
 
     @property
     def candidate(self) -> TextCandidate:
@@ -251,26 +272,31 @@ class _Column:
             self.name,
             mean_chars=sum(map(len, self._texts)) / len(self._texts),
             score=size * self._name_factor * self._form_factor,
-            is_usual=_plain(_last_part(self.name)) in _USUAL | _LIKELY,
+            is_usual=_bare(_last_part(self.name)) in _USUAL | _LIKELY,
             holds=self._holds,
         )
 
     @property
     def kind(self) -> str:
         """What most of its values are, in words."""
-        kinds = Counter(_kind_of(value) for value in self._values)
-        return kinds.most_common(1)[0][0] if kinds else "nothing but null"
+        kinds = Counter(map(_kind_of, self._values))
+        if not kinds:
+            return "nothing but null"
+        [(kind, _)] = kinds.most_common(1)
+        return kind
 
     @property
     def _is_named_as_id(self) -> bool:
-        return EACH not in self.name and _plain(_last_part(self.name)) in _IDS
+        return EACH not in self.name and _bare(_last_part(self.name)) in _IDS
 
     @property
     def _name_factor(self) -> float:
         factor = _factor_of(_last_part(self.name))
         parents = self.name.partition(EACH)[0].split(".")[:-1]
-        is_about = any(_plain(parent) in _ABOUT for parent in parents)
-        return factor * _ABOUT_FACTOR if is_about else factor
+        is_about = any(_bare(parent) in _ABOUT for parent in parents)
+        if is_about:
+            factor *= _ABOUT_FACTOR
+        return factor
 
     @property
     def _form_factor(self) -> float:
@@ -278,7 +304,9 @@ class _Column:
             return _MARKUP_FACTOR
         if self._is_mostly(_is_one_word):
             return _ONE_WORD_FACTOR
-        return _LIST_FACTOR if self._is_list and not self._is_conversation else 1.0
+        if self._is_list and not self._is_conversation:
+            return _LIST_FACTOR
+        return 1.0
 
     @property
     def _holds(self) -> str:
@@ -297,13 +325,13 @@ class _Column:
     @cached_property
     def _is_list(self) -> bool:
         lists = [value for value in self._values if isinstance(value, list)]
-        return len(lists) > _MOST * len(self._values)
+        return len(lists) > _MAJORITY * len(self._values)
 
     @cached_property
     def _is_conversation(self) -> bool:
         # A list without turns, or with empty ones only, may stand among conversations.
-        conversations = sum(bool(conversation_text(value)) for value in self._values)
-        return conversations > _MOST * len(self._values)
+        conversations = [value for value in self._values if conversation_text(value)]
+        return len(conversations) > _MAJORITY * len(self._values)
 
     @cached_property
     def _mean_bytes(self) -> float:
@@ -315,7 +343,9 @@ class _Column:
     def _distinct_share(self) -> float:
         """The share of texts that differ from another one: 0 if all are the same."""
         others = len(self._texts) - 1
-        return (len(set(self._texts)) - 1) / others if others else 1.0
+        if others == 0:
+            return 1.0
+        return (len(set(self._texts)) - 1) / others
 
     @property
     def _is_encoded(self) -> bool:
@@ -330,8 +360,10 @@ class _Column:
     def _is_list_of_words(self) -> bool:
         if not self._is_list or self._is_conversation:
             return False
-        lists = [value for value in self._values if isinstance(value, list)]
-        items = [str(item) for value in lists for item in value if item is not None]
+        items: list[str] = []
+        for value in self._values:
+            if isinstance(value, list):
+                items += [str(item) for item in value if item is not None]
         item_bytes = sum(len(item.encode(errors="replace")) for item in items)
         is_short = item_bytes < _MIN_ITEM_BYTES * len(items)
         return is_short or _are_mostly(items, _is_reference)
@@ -341,7 +373,7 @@ class _Column:
 
 
 def _are_mostly(texts: Sequence[str], is_such: Callable[[str], bool]) -> bool:
-    return sum(map(is_such, texts)) > _MOST * len(texts)
+    return sum(map(is_such, texts)) > _MAJORITY * len(texts)
 
 
 def _is_reference(text: str) -> bool:
@@ -390,17 +422,17 @@ def _kind_of(value: Any) -> str:
 
 
 def _factor_of(name: str) -> float:
-    plain = _plain(name)
-    if plain in _USUAL:
+    bare_name = _bare(name)
+    if bare_name in _USUAL:
         return _USUAL_FACTOR
-    if plain in _LIKELY:
+    if bare_name in _LIKELY:
         return _LIKELY_FACTOR
-    if plain in _SHORTENED:
+    if bare_name in _SHORTENED:
         return _SHORTENED_FACTOR
-    return _ABOUT_FACTOR if plain in _ABOUT | _WORSE else 1.0
+    return _ABOUT_FACTOR if bare_name in _ABOUT | _WORSE else 1.0
 
 
-def _plain(name: str) -> str:
+def _bare(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 
 

@@ -1,9 +1,10 @@
 """Compression: compressed bytes → a stream of their content.
 
-gzip, zstd, bz2 and xz are decompressed by one loop over the decompressors of the standard
-library and of zstandard, as fast as Arrow's stream (95 MB of JSON lines in gzip: 0.36 s,
-in zstd: 0.12 s). Arrow's reads neither a zstd window over 128 MB nor the zeros that tapes
-and block devices leave after gzip. A file that ends within a frame is an error.
+gzip, zstd, bz2 and xz are decompressed by one loop over the decompressors of the
+standard library and of zstandard, as fast as Arrow's stream (95 MB of JSON lines in
+gzip: 0.36 s, in zstd: 0.12 s). Arrow's reads neither a zstd window over 128 MB nor the
+zeros that tapes and block devices leave after gzip. A file that ends within a frame is
+an error.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ _CODECS: Final = {
 
 def compression_of(name: str) -> str:
     """Return the compression of a file name, such as "gzip"; "" for none."""
-    return COMPRESSIONS.get(posixpath.splitext(name.lower())[1], "")
+    _, suffix = posixpath.splitext(name.lower())
+    return COMPRESSIONS.get(suffix, "")
 
 
 def compression_in(head: bytes) -> str:
@@ -136,33 +138,38 @@ def _pieces(raw: Any, compression: str) -> Iterator[bytes]:
             is_start = False
         while block:
             if frame is None:
-                block = block.lstrip(b"\0") if codec.may_be_padded else block
-                frame = codec.new() if block else None
+                if codec.may_be_padded:
+                    block = block.lstrip(b"\0")
+                if block:
+                    frame = codec.new()
                 continue
             try:
                 yield frame.decompress(block)
             except codec.error as error:
                 raise OSError(str(error)) from None
-            block = frame.unused_data if frame.eof else b""
-            frame = None if frame.eof else frame
+            if frame.eof:
+                block = frame.unused_data
+                frame = None
+            else:
+                block = b""
     if frame is not None:
         raise OSError("it ends within its compressed data")
 
 
 def _with_dictionary(block: bytes, raw: Any) -> tuple[_Codec, bytes]:
-    """Return the codec of a file that begins with its dictionary, and what follows in `block`.
+    """Return the codec of a file that begins with its dictionary, and what follows it.
 
-    Such a file is a web archive of Archive Team: the dictionary, compressed or not, is in a
-    skippable frame, and each record is a frame (iipc.github.io/warc-specifications).
+    What follows is the rest of `block`. Such a file is a web archive of Archive Team:
+    the dictionary, compressed or not, is in a skippable frame, and each record is a
+    frame (iipc.github.io/warc-specifications).
     """
     start = len(_DICTIONARY_FRAME) + 4
     end = start + int.from_bytes(block[start - 4 : start], "little")
-    missing = end - len(block)
-    while missing > 0 and (more := raw.read(missing)):
+    while len(block) < end:
+        more = raw.read(end - len(block))
+        if not more:
+            raise OSError("it ends within its dictionary")
         block += more
-        missing = end - len(block)
-    if missing > 0:
-        raise OSError("it ends within its dictionary")
     content = block[start:end]
     if compression_in(content) == "zstd":
         content = b"".join(_pieces(io.BytesIO(content), "zstd"))

@@ -50,8 +50,8 @@ _IN_FILE: Final = ("**/{keyword}[{sep}]*", "**/*[{sep}]{keyword}[{sep}]*")
 _SHARD: Final = re.compile(r"data/([^/]+)-\d{5}-of-\d{5}[^/]*\.[^/]*")
 _SPLIT_NAME: Final = re.compile(r"\w+(\.\w+)*")
 _TEXT_SUFFIX: Final = re.compile(r"\.txt(\.\w+)?$", re.IGNORECASE)
-# If a split has files of several formats, `datasets` reads the most frequent one, and of
-# equal ones the first of these.
+# If a split has files of several formats, `datasets` reads the most frequent one, and
+# of equal ones the first of these.
 _FORMATS: Final = ("parquet", "arrow", "jsonl", "csv", "tsv", "text")
 _SHOWN: Final = 8  # names in a message
 
@@ -77,31 +77,37 @@ class ChosenSplit:
 
 
 def read_metadata(
-    readme: bytes, yaml_file: bytes, saved: bytes, *, place: str
+    readme: bytes, yaml_file: bytes, saved: bytes, *, where: str
 ) -> Metadata:
     """Return the metadata of a folder from the contents of its files, b"" for missing ones.
 
-    Raises CorpusError, which begins with `place`, for configs that are not as `datasets`
+    Raises CorpusError, which begins with `where`, for configs that are not as `datasets`
     defines them.
     """
     card = _front_matter(readme) | _mapping(yaml_file)
     entries = card.get("configs") or []
     if not isinstance(entries, list):
         raise CorpusError(
-            f"{place}: configs in {README} must be a list, it is {entries!r:.80}"
+            where=where,
+            problem=f"configs in {README} are no list but {entries!r:.80}",
+            fix="make them a list",
         )
     configs = {}
     for entry in entries:
         if not isinstance(entry, dict) or not isinstance(entry.get("config_name"), str):
             raise CorpusError(
-                f"{place}: each of the configs in {README} needs a config_name; correct {entry!r:.80}"
+                where=where,
+                problem=f"each of the configs in {README} needs a config_name",
+                fix=f"correct {entry!r:.80}",
             )
         configs[entry["config_name"]] = entry
     try:
         splits = orjson.loads(saved)["splits"] if saved else []
     except (orjson.JSONDecodeError, KeyError, TypeError):
         raise CorpusError(
-            f"{place}: {SAVED} is damaged; copy the whole folder again"
+            where=where,
+            problem=f"{SAVED} is damaged",
+            fix="copy the whole folder again",
         ) from None
     return Metadata(configs, [str(split) for split in splits])
 
@@ -112,57 +118,68 @@ def choose_split(
     *,
     split: str | None,
     config: str | None,
-    place: str,
+    where: str,
 ) -> ChosenSplit | None:
     """Return the files of a folder to read, None for all of them: it is no data set.
 
-    `names` are the files of supported formats, relative to the folder. Raises CorpusError,
-    which begins with `place`, for a split or config that the folder lacks or that must be
-    chosen.
+    `names` are the files of supported formats, relative to the folder. Raises
+    CorpusError, which begins with `where`, for a split or config that the folder lacks
+    or that must be chosen.
     """
-    config, splits = _find(names, metadata, config=config, place=place)
+    config, splits = _find(names, metadata, config=config, where=where)
     reads_every_file = split == ALL and not metadata.configs
     if reads_every_file or (splits is None and split is None):
         return None
     if splits is None:
         raise CorpusError(
-            f"{place} has no splits, so split={split!r} cannot be read; remove it"
+            where=where,
+            problem=f"it has no splits, so split={split!r} cannot be read",
+            fix="remove it",
         )
-    unread = set(names) - {name for of_split in splits.values() for name in of_split}
-    wanted = _default_splits(splits, unread, place=place) if split is None else split
-    asked = list(splits) if wanted == ALL else wanted.split("+")
-    if missing := [name for name in asked if name not in splits]:
-        raise CorpusError(
-            f"{place} has no split {missing[0]!r}; it has {_listed(splits)}"
-            " (split takes a name, several joined by +, or all)"
-        )
-    chosen = _of_one_format(
-        dict.fromkeys(name for part in asked for name in splits[part])
-    )
+    if split is None:
+        in_splits = set().union(*splits.values())
+        split = _default_splits(splits, set(names) - in_splits, where=where)
+    asked = list(splits) if split == ALL else split.split("+")
+    for name in asked:
+        if name not in splits:
+            raise CorpusError(
+                where=where,
+                problem=f"it has no split {name!r}",
+                fix=f"it has {_listed(splits)} (split takes a name, several joined by "
+                "+, or all)",
+            )
+    asked_files: dict[str, None] = {}
+    for name in asked:
+        asked_files |= dict.fromkeys(splits[name])
+    chosen = _of_one_format(asked_files)
     if not chosen:
         raise CorpusError(
-            f"{place}: the split {wanted!r} has no file of a supported format; choose another: {_listed(splits)}"
+            where=where,
+            problem=f"the split {split!r} has no file of a supported format",
+            fix=f"choose another: {_listed(splits)}",
         )
     note = _note(splits, asked, chosen, names, config)
     return ChosenSplit("+".join(asked), config, chosen, note)
 
 
 def _find(
-    names: Sequence[str], metadata: Metadata, *, config: str | None, place: str
+    names: Sequence[str], metadata: Metadata, *, config: str | None, where: str
 ) -> tuple[str | None, _Splits | None]:
     """Return the config, and its splits; None for a folder that is no data set."""
     if metadata.configs:
-        config = _choose_config(metadata.configs, config, place=place)
-        return config, _splits_of_config(names, metadata.configs[config], place=place)
+        config = _choose_config(metadata.configs, config, where=where)
+        return config, _splits_of_config(names, metadata.configs[config], where=where)
     if config is not None:
         raise CorpusError(
-            f"{place} has no configs in {README}, so config={config!r} cannot be read; remove it"
+            where=where,
+            problem=f"it has no configs in {README}, so config={config!r} cannot be read",
+            fix="remove it",
         )
     if metadata.saved_splits:
-        return None, {
-            split: [name for name in names if name.startswith(f"{split}/")]
-            for split in metadata.saved_splits
-        }
+        splits = {}
+        for split in metadata.saved_splits:
+            splits[split] = [name for name in names if name.startswith(f"{split}/")]
+        return None, splits
     return None, _splits_by_name(names)
 
 
@@ -170,7 +187,7 @@ def _find(
 
 
 def _choose_config(
-    configs: Mapping[str, Mapping[str, Any]], config: str | None, *, place: str
+    configs: Mapping[str, Mapping[str, Any]], config: str | None, *, where: str
 ) -> str:
     if config is None:
         defaults = [
@@ -180,47 +197,57 @@ def _choose_config(
         ]
         if len(defaults) == 1:
             return defaults[0]
-        problem = f"{place} has the configs {_listed(configs)}, and no default one"
+        problem = f"it has the configs {_listed(configs)}, and no default one"
     elif config in configs:
         return config
     else:
-        problem = f"{place} has no config {config!r}, only {_listed(configs)}"
+        problem = f"it has no config {config!r}, only {_listed(configs)}"
     raise CorpusError(
-        f"{problem}; set the source's config to one of them, or name its files in path"
+        where=where,
+        problem=problem,
+        fix="set the source's config to one of them, or name its files in path",
     )
 
 
 def _splits_of_config(
-    names: Sequence[str], entry: Mapping[str, Any], *, place: str
+    names: Sequence[str], entry: Mapping[str, Any], *, where: str
 ) -> _Splits:
     folder = str(entry.get("data_dir") or "").strip("/")
     prefix = f"{folder}/" if folder and folder != "." else ""
     inside = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     data_files = entry.get("data_files")
+    splits: dict[str, Sequence[str]] = {}
     if data_files is None:
-        splits = _splits_by_name(inside) or {_TRAIN: inside}
+        splits |= _splits_by_name(inside) or {_TRAIN: inside}
     else:
-        splits = {
-            split: _matching(inside, patterns)
-            for split, patterns in _patterns(data_files, place=place).items()
-        }
-    return {split: [prefix + name for name in found] for split, found in splits.items()}
+        for split, patterns in _patterns(data_files, where=where).items():
+            splits[split] = _matching(inside, patterns)
+    for split, found in splits.items():
+        splits[split] = [prefix + name for name in found]
+    return splits
 
 
-def _patterns(data_files: Any, *, place: str) -> dict[str, list[str]]:
-    """Return split → patterns from `data_files`: a pattern, a list of them, or of splits."""
+def _patterns(data_files: Any, *, where: str) -> dict[str, list[str]]:
+    """Return split → patterns from `data_files`.
+
+    This is a pattern, a list of them, or a list of splits.
+    """
     entries = data_files if isinstance(data_files, list) else [data_files]
     if all(isinstance(entry, str) for entry in entries):
         return {_TRAIN: entries}
     patterns: dict[str, list[str]] = {}
     for entry in entries:
-        is_split = isinstance(entry, dict) and {*entry} == {"split", "path"}
-        path = entry["path"] if is_split else None
-        paths: list[Any] = path if isinstance(path, list) else [path]
-        is_valid = all(isinstance(one, str) for one in paths)
+        paths: list[Any] = []
+        if isinstance(entry, dict) and set(entry) == {"split", "path"}:
+            path = entry["path"]
+            paths = path if isinstance(path, list) else [path]
+        is_valid = bool(paths) and all(isinstance(path, str) for path in paths)
         if not is_valid or str(entry["split"]) in patterns:
             raise CorpusError(
-                f"{place}: data_files in {README} must be patterns, or a split and its path each; correct {entry!r:.80}"
+                where=where,
+                problem=f"data_files in {README} must be patterns, or a split and its "
+                "path each",
+                fix=f"correct {entry!r:.80}",
             )
         patterns[str(entry["split"])] = paths
     return patterns
@@ -228,14 +255,14 @@ def _patterns(data_files: Any, *, place: str) -> dict[str, list[str]]:
 
 def _matching(names: Sequence[str], patterns: Iterable[str]) -> list[str]:
     """Return the names that match a pattern, in the order of patterns."""
-    found = [
-        name
-        for pattern in patterns
-        for name in names
-        if _regex(pattern.removeprefix("./")).match(name)
-        and _special_folders(name) == _special_folders(pattern)
-    ]
-    return list(dict.fromkeys(found))
+    found: dict[str, None] = {}
+    for pattern in patterns:
+        matches = _regex(pattern.removeprefix("./")).match
+        special_folders = _special_folders(pattern)
+        for name in names:
+            if matches(name) and _special_folders(name) == special_folders:
+                found[name] = None
+    return list(found)
 
 
 @cache
@@ -244,29 +271,35 @@ def _regex(pattern: str) -> re.Pattern[str]:
 
 
 def _special_folders(name: str) -> int:
-    """Return how many folders of a path begin with `__`, which must be named to be read."""
-    return sum(part.startswith("__") for part in name.split("/")[:-1])
+    """Return how many folders of a path begin with `__`.
+
+    These must be named to be read.
+    """
+    folders = name.split("/")[:-1]
+    return len([folder for folder in folders if folder.startswith("__")])
 
 
 # splits by the names of files and folders
 
 
 def _splits_by_name(names: Sequence[str]) -> _Splits | None:
-    # Pages and notes have names such as training.md; `datasets` does not read them either.
+    # Pages and notes have names such as training.md; `datasets` does not read them
+    # either.
     data = [name for name in names if _is_data(name)]
-    if shards := _sharded(data):
+    shards = _sharded(data)
+    if shards:
         return shards
-    by_folder, by_file = (
-        _by_keyword(data, patterns) for patterns in (_IN_FOLDER, _IN_FILE)
-    )
-    splits = by_folder if _TRAIN in by_folder or _TRAIN not in by_file else by_file
-    if not splits:
-        splits = by_file
-    found = {name for of_split in splits.values() for name in of_split}
-    is_of_texts = all(map(_TEXT_SUFFIX.search, data))
+    by_folder = _by_keyword(data, _IN_FOLDER)
+    by_file = _by_keyword(data, _IN_FILE)
+    has_train_folder = _TRAIN in by_folder
+    has_train_file = _TRAIN in by_file
+    splits = by_file
+    if by_folder and (has_train_folder or not has_train_file):
+        splits = by_folder
+    in_splits = set().union(*splits.values())
     # Among other texts, a file that is called test.txt is a text about tests.
-    has_train_folder = splits is by_folder and _TRAIN in splits
-    if is_of_texts and len(found) < len(names) and not has_train_folder:
+    is_of_texts = all(map(_TEXT_SUFFIX.search, data))
+    if is_of_texts and len(in_splits) < len(names) and not has_train_folder:
         return None
     return splits or None
 
@@ -275,7 +308,8 @@ def _sharded(names: Sequence[str]) -> _Splits:
     """Return split → files of the form `data/train-00000-of-00002.parquet`."""
     splits: dict[str, list[str]] = {}
     for name in names:
-        if match := _SHARD.fullmatch(name):
+        match = _SHARD.fullmatch(name)
+        if match is not None:
             splits.setdefault(match[1], []).append(name)
     are_names = all(map(_SPLIT_NAME.fullmatch, splits))
     return splits if are_names else {}
@@ -289,7 +323,8 @@ def _by_keyword(names: Sequence[str], forms: Sequence[str]) -> dict[str, list[st
     for split, keywords in _KEYWORDS.items():
         found: list[str] = []
         for keyword in keywords:
-            # Few names have the word at all; a search of 100,000 took 2.6 s without this.
+            # Few names have the word at all; a search of 100,000 took 2.6 s without
+            # this.
             with_word = [name for name in names_by_lower if keyword in name]
             patterns = [form.format(keyword=keyword, sep=_SEPARATORS) for form in forms]
             found += _matching(with_word, patterns)
@@ -300,32 +335,40 @@ def _by_keyword(names: Sequence[str], forms: Sequence[str]) -> dict[str, list[st
 
 def _is_data(name: str) -> bool:
     """Return whether `datasets` reads files of this format."""
-    of_name = format_by_name(name)
-    is_table = of_name is not None and of_name.has_columns and of_name.extractor is None
-    return is_table or _TEXT_SUFFIX.search(name) is not None
+    file_format = format_by_name(name)
+    if file_format is not None and file_format.has_columns:
+        if file_format.extractor is None:
+            return True
+    return _TEXT_SUFFIX.search(name) is not None
 
 
 # the choice of splits
 
 
-def _default_splits(splits: _Splits, unread: set[str], *, place: str) -> str:
-    """Return what is read if the recipe names no split. Raises CorpusError if that is not clear."""
+def _default_splits(splits: _Splits, unread: set[str], *, where: str) -> str:
+    """Return what is read if the recipe names no split.
+
+    `unread` are the files of no split. Raises CorpusError if that is not clear.
+    """
     if _TRAIN in splits:
         return _TRAIN
     held_out = [split for split in splits if _is_held_out(split)]
     if not held_out:
         return ALL
     problem = (
-        f"{place} is a data set without a split {_TRAIN!r}: it has {_listed(splits)}"
+        f"it is a data set without a split {_TRAIN!r}, only with {_listed(splits)}"
     )
     if unread:
         first = min(splits[held_out[0]], default="")
         problem = (
-            f"{place} has {first!r}, which looks like the split {held_out[0]!r} of a data set, "
-            f"beside {counted(len(unread), 'file')} of no split"
+            f"it has {first!r}, which looks like the split {held_out[0]!r} of a data "
+            f"set, beside {counted(len(unread), 'file')} of no split"
         )
     raise CorpusError(
-        f"{problem}; set the source's split to the one to train on, or to all for every file, or name the files in path"
+        where=where,
+        problem=problem,
+        fix="set the source's split to the one to train on, or to all for every file, or "
+        "name the files in path",
     )
 
 
@@ -345,8 +388,8 @@ def _of_one_format(names: Iterable[str]) -> list[str]:
 
 
 def _format_name(name: str) -> str:
-    of_name = format_by_name(name)
-    return "" if of_name is None else of_name.name
+    file_format = format_by_name(name)
+    return "" if file_format is None else file_format.name
 
 
 def _rank(kind: str) -> int:
@@ -360,25 +403,29 @@ def _note(
     names: Sequence[str],
     config: str | None,
 ) -> str:
-    of_config = "" if config is None else f" of the config {config!r}"
-    read = f"reads the split {'+'.join(asked)!r}{of_config} ({counted(len(chosen), 'file')})"
-    others = {split: found for split, found in splits.items() if split not in asked}
-    unread = [
-        f"{split} ({counted(len(found), 'file')})" for split, found in others.items()
-    ]
-    in_splits = {name for found in others.values() for name in found}
-    of_none = len(set(names) - set(chosen) - in_splits)
-    if of_none:
-        unread.append(f"{counted(of_none, 'other file')}")
+    read = f"reads the split {'+'.join(asked)!r}"
+    if config is not None:
+        read += f" of the config {config!r}"
+    read += f" ({counted(len(chosen), 'file')})"
+    unread = []
+    other_files = set(names) - set(chosen)
+    for split, files in splits.items():
+        if split not in asked:
+            unread.append(f"{split} ({counted(len(files), 'file')})")
+            other_files -= set(files)
+    if other_files:
+        unread.append(counted(len(other_files), "other file"))
     if not unread:
         return "" if config is None else read
     return f"{read}; not read: {', '.join(unread)}"
 
 
 def _listed(names: Iterable[str]) -> str:
-    listed = list(names)
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return ", ".join(map(str, listed[:_SHOWN])) + more
+    listed = [str(name) for name in names]
+    shown = ", ".join(listed[:_SHOWN])
+    if len(listed) > _SHOWN:
+        shown += f" and {len(listed) - _SHOWN} more"
+    return shown
 
 
 def _front_matter(readme: bytes) -> dict[str, Any]:

@@ -1,12 +1,13 @@
 """Document text: the values of a record's text columns → the text of a document.
 
-In:  the recipe's `text`, and the values of a record as Python objects. Out: one string, or
-the reason why there is none. Every reader uses this module, so that the same record gives
-the same text in every format.
+In:  the recipe's `text`, and the values of a record as Python objects.
+Out: one string, or the reason why there is none. Every reader uses this module, so that
+     the same record gives the same text in every format.
 
-A path names a column (`text`), a field of an object (`a.b`), or a field of each object in a
-list (`body_text[].text`). Strings of a list, and several columns, are joined by blank
-lines; null and empty ones are skipped, so that every character of the others is kept.
+A path names a column (`text`), a field of an object (`a.b`), or a field of each object
+in a list (`body_text[].text`). Strings of a list, and several columns, are joined by
+blank lines; null and empty ones are skipped, so that every character of the others is
+kept.
 """
 
 from __future__ import annotations
@@ -72,8 +73,8 @@ def value_at(record: Any, path: str) -> Any:
 def values_inside(value: Any, inside: str) -> Any:
     """Return the value at a path inside each item of a list, such as `.text`.
 
-    Items without the path are skipped. A null list is None; ABSENT if the value is not a
-    list, or if no item has the path.
+    Items without the path are skipped. A null list is None; ABSENT if the value is not
+    a list, or if no item has the path.
     """
     if value is None:
         return None
@@ -95,7 +96,10 @@ def _value_inside(item: Any, inside: str) -> Any:
 
 
 def paths_of(record: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield each path of a record with its value: columns, fields of objects and of lists."""
+    """Yield each path of a record with its value.
+
+    Paths are of columns, and of fields of objects and of lists.
+    """
     for name, value in record.items():
         yield str(name), value
         yield from _paths_inside(str(name), value, 1)
@@ -119,15 +123,20 @@ def _paths_of_each(
     """Yield the paths of the fields of objects, each with its values in all of them."""
     if depth == _MAX_DEPTH:
         return
-    names = dict.fromkeys(name for item in objects for name in item)
-    for name in names:
-        fields = [item[name] for item in objects if name in item]
-        yield f"{path}.{name}", fields
-        inner_objects = [field for field in fields if isinstance(field, dict)]
+    values_by_name: dict[Any, list[Any]] = {}
+    for item in objects:
+        for name, value in item.items():
+            values_by_name.setdefault(name, []).append(value)
+    for name, values in values_by_name.items():
+        yield f"{path}.{name}", values
+        inner_objects = [value for value in values if isinstance(value, dict)]
         yield from _paths_of_each(f"{path}.{name}", inner_objects, depth + 1)
         # Lists inside the objects are read as one list.
-        inner = [part for field in fields if isinstance(field, list) for part in field]
-        yield from _paths_inside(f"{path}.{name}", inner, depth + 1)
+        inner_items: list[Any] = []
+        for value in values:
+            if isinstance(value, list):
+                inner_items += value
+        yield from _paths_inside(f"{path}.{name}", inner_items, depth + 1)
 
 
 def document_text(columns: Sequence[str], values: Sequence[Any]) -> str | _Problem:
@@ -172,7 +181,8 @@ def text_of(value: Any, *, depth: int = 0) -> str | _Problem:
             return RejectKind.INVALID_UTF8, ""
     if not isinstance(value, list) or depth == _MAX_DEPTH:
         return RejectKind.NOT_A_STRING, ""
-    if (conversation := conversation_text(value)) is not None:
+    conversation = conversation_text(value)
+    if conversation is not None:
         return conversation
     texts = []
     for item in value:
@@ -182,7 +192,9 @@ def text_of(value: Any, *, depth: int = 0) -> str | _Problem:
         if not isinstance(text, str):
             return text
         texts.append(text)
-    return _joined(texts) if texts or not value else (RejectKind.NULL, "")
+    if value and not texts:
+        return RejectKind.NULL, ""
+    return _joined(texts)
 
 
 def _joined(texts: Sequence[str]) -> str:
@@ -190,20 +202,27 @@ def _joined(texts: Sequence[str]) -> str:
 
 
 def _advice(column: str, value: Any) -> str:
-    """Return what a value without text is, and how to name the text in it; "" for numbers."""
-    is_list = isinstance(value, list)
-    items = value if is_list else [value]
+    """Return what a value without text is, and how to name the text in it.
+
+    "" for numbers.
+    """
+    if isinstance(value, list):
+        items = value
+        kind = "a list of objects"
+        column_path = f"{column}{EACH}"
+    else:
+        items = [value]
+        kind = "an object"
+        column_path = column
     first = next((item for item in items if isinstance(item, dict)), None)
     if first is None:
         return ""
-    objects = "a list of objects" if is_list else "an object"
     fields = ", ".join(map(str, list(first)[:_SHOWN_FIELDS]))
-    advice = f"{column!r} is {objects} with the fields {fields}"
+    advice = f"{column!r} is {kind} with the fields {fields}"
     field = text_field(first)
     if field is None:
         return advice
-    path = f"{column}{EACH if is_list else ''}.{field}"
-    return f"{advice}; to use one of them: text: {path}"
+    return f"{advice}; to use one of them: text: {column_path}.{field}"
 
 
 def text_field(fields: Mapping[str, Any]) -> str | None:
@@ -217,28 +236,43 @@ def text_field(fields: Mapping[str, Any]) -> str | None:
 
 
 def conversation_text(value: Any) -> str | None:
-    """Format a list of turns as one text, `role: content` per turn, separated by blank lines; None if it is not such a list.
+    """Format a list of turns as one text; None if it is not such a list.
 
-    Turns without text, such as tool calls, are skipped. The content of a turn may be a list of parts, whose texts are joined.
+    A turn is `role: content`, and turns are separated by blank lines. Turns without
+    text, such as tool calls, are skipped.
     """
     if not isinstance(value, list) or not value:
         return None
     turns = []
-    for turn in value:
-        found = (
-            pair
-            for pair in TURN_KEYS
-            if isinstance(turn, dict) and pair[0] in turn and pair[1] in turn
-        )
-        role_key, content_key = next(found, (None, None))
-        if role_key is None or not isinstance(role := turn[role_key], str):
+    for item in value:
+        turn = _turn_in(item)
+        if turn is None:
             return None
-        content = turn[content_key]
-        if isinstance(content, list):
-            parts = [part.get("text") for part in content if isinstance(part, dict)]
-            content = "\n".join(part for part in parts if isinstance(part, str))
-        if content is not None and not isinstance(content, str):
-            return None
+        role, content = turn
         if content and not content.isspace():
             turns.append(f"{_ROLES.get(role, role)}: {content.strip()}")
     return "\n\n".join(turns)
+
+
+def _turn_in(item: Any) -> tuple[str, str] | None:
+    """Return role and content of a turn; None if it is none.
+
+    The content may be a list of parts, whose texts are joined.
+    """
+    if not isinstance(item, dict):
+        return None
+    for role_key, content_key in TURN_KEYS:
+        if role_key in item and content_key in item:
+            role = item[role_key]
+            content = item[content_key]
+            break
+    else:
+        return None
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        content = "\n".join(part for part in parts if isinstance(part, str))
+    if content is None:
+        content = ""
+    if not isinstance(role, str) or not isinstance(content, str):
+        return None
+    return role, content

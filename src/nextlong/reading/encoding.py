@@ -11,7 +11,7 @@ from __future__ import annotations
 import codecs
 import io
 from collections.abc import Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from nextlong.reading.compression import Pieces, compression_in
 
@@ -71,21 +71,32 @@ def unicode_encoding_of(head: bytes) -> str:
     return ""
 
 
-def other_content(head: bytes, *, utf16: Literal["accept", "refuse"]) -> str:
-    """Return what a file holds that should hold text, and the cure; "" if it does."""
+class OtherContent(NamedTuple):
+    """What a file holds that should hold text, and what to do about it."""
+
+    content: str
+    fix: str
+
+
+def other_content(
+    head: bytes, *, utf16: Literal["accept", "refuse"]
+) -> OtherContent | None:
+    """Return what a file holds that should hold text; None if it does."""
     compression = compression_in(head)
     if compression:
         suffix = {"gzip": "gz", "zstd": "zst"}.get(compression, compression)
-        return f"{compression} data; add .{suffix} to its name, or decompress it"
+        return OtherContent(
+            f"{compression} data", f"add .{suffix} to its name, or decompress it"
+        )
     for magic, kind in _FORMATS.items():
         if head.startswith(magic):
-            return f"{kind} data; rename it, or convert it"
-    unicode_encoding = unicode_encoding_of(head)
-    if unicode_encoding and utf16 == "refuse":
-        return (
-            f"text in {unicode_encoding}; set its source's encoding: {unicode_encoding}"
+            return OtherContent(f"{kind} data", "rename it, or convert it")
+    encoding = unicode_encoding_of(head)
+    if encoding and utf16 == "refuse":
+        return OtherContent(
+            f"text in {encoding}", f"set its source's encoding: {encoding}"
         )
-    return ""
+    return None
 
 
 def _utf8_pieces(raw: Any, encoding: str) -> Iterator[bytes]:

@@ -1,7 +1,11 @@
 """Files: identify, open and read input files on any file system.
 
-In:  paths and URLs. Out: `InputFile` with a version that changes with the content, the `FilePart` that a task reads, and Arrow
-streams. Calls to remote file systems are retried, because fsspec's implementations retry only some of their errors.
+In:  paths and URLs.
+Out: `InputFile` with a version that changes with the content, the `FilePart` that a
+     task reads, and Arrow streams.
+
+Calls to remote file systems are retried, because fsspec's implementations retry only
+some of their errors.
 """
 
 from __future__ import annotations
@@ -28,19 +32,35 @@ _BLOCK_BYTES: Final = 64 << 10
 _POINTER_START: Final = b"version https://git-lfs.github.com/spec/"
 _MAX_POINTER_BYTES: Final = 200  # a pointer has about 130
 
-# Content hashes first: the listing and the info of one file agree on them, but may report times in different precision.
+# Content hashes first: the listing and the info of one file agree on them, but may
+# report times in different precision.
 _VERSION_KEYS: Final = (
-    "ETag", "etag", "blob_id", "generation", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created",
-)  # fmt: skip
+    "ETag",
+    "etag",
+    "blob_id",
+    "generation",
+    "md5Hash",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "created",
+)
 
 _PACKAGES: Final = {
-    "s3": "nextlong[s3]", "s3a": "nextlong[s3]", "gs": "nextlong[gcs]", "gcs": "nextlong[gcs]", "hf": "huggingface_hub",
-    "http": "aiohttp", "https": "aiohttp", "abfs": "adlfs", "az": "adlfs",
-}  # fmt: skip
+    "s3": "nextlong[s3]",
+    "s3a": "nextlong[s3]",
+    "gs": "nextlong[gcs]",
+    "gcs": "nextlong[gcs]",
+    "hf": "huggingface_hub",
+    "http": "aiohttp",
+    "https": "aiohttp",
+    "abfs": "adlfs",
+    "az": "adlfs",
+}
 _ATTEMPTS: Final = 6
-_PAUSE_S: Final = (
-    0.5  # before the second attempt, doubled before each further one: 15 s in total
-)
+# Before the second attempt, doubled before each further one: 15 s in total.
+_PAUSE_S: Final = 0.5
 _FINAL: Final = (
     FileNotFoundError,
     PermissionError,
@@ -59,9 +79,8 @@ class InputFile:
     bytes: int
     version: str  # changes with the file, at least with its modification time
     name: str  # the path relative to the source's folder, the same on every machine
-    known_as: str | None = (
-        None  # the version under which a run directory read the same bytes before, if different
-    )
+    # The version under which a run directory read the same bytes before, if different.
+    known_as: str | None = None
     # Columns and values in the names of its folders, such as lang=en.
     partitions: tuple[tuple[str, str | int | None], ...] = ()
 
@@ -76,11 +95,12 @@ SourceFiles = Sequence[Sequence[InputFile]]  # by source
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """The part of a file that a task reads: all of it, the JSON lines that begin in bytes [start, stop), or Parquet
-    `row_groups`.
+    """The part of a file that a task reads.
 
-    For a file of several zstd frames, bytes are those of whole frames. For any other compressed file (`skips`) they are
-    decompressed bytes: a reader skips those before the part, counting lines.
+    All of it, the JSON lines that begin in bytes [start, stop), or Parquet
+    `row_groups`. For a file of several zstd frames, bytes are those of whole frames.
+    For any other compressed file (`skips`) they are decompressed bytes: a reader skips
+    those before the part, counting lines.
     """
 
     file: InputFile
@@ -96,24 +116,28 @@ class FilePart:
     @property
     def begins_file(self) -> bool:
         """Whether the part includes the beginning of the file."""
-        return not self.start and (self.row_groups is None or not self.row_groups[0])
+        first_group = 0 if self.row_groups is None else self.row_groups[0]
+        return self.start == 0 and first_group == 0
 
     @property
     def disk_bytes(self) -> float:
         """About how many bytes on disk the part takes."""
-        end = self.file.bytes if self.stop is None else self.stop
-        return (
-            end - self.start
-            if self.row_groups is None and not self.skips
-            else self.share * self.file.bytes
-        )
+        if self.row_groups is not None or self.skips:
+            return self.share * self.file.bytes
+        stop = self.file.bytes if self.stop is None else self.stop
+        return stop - self.start
 
 
 def version_of(info: Mapping[str, Any]) -> str:
-    """Return `size:mark` from the info of a file system; the mark is an ETag, a hash or a time."""
+    """Return `size:mark` from the info of a file system.
+
+    The mark is an ETag, a hash or a time.
+    """
     mark = next((info[key] for key in _VERSION_KEYS if info.get(key) is not None), "")
     # A listing may report seconds where the info of one file reports a date.
-    return f"{info['size']}:{mark.timestamp() if isinstance(mark, datetime) else mark}"
+    if isinstance(mark, datetime):
+        mark = mark.timestamp()
+    return f"{info['size']}:{mark}"
 
 
 def check_unchanged(file: InputFile) -> None:
@@ -126,7 +150,9 @@ def check_unchanged(file: InputFile) -> None:
         version = f"gone: {error}"
     if version != file.version:
         raise CorpusError(
-            f"{file.path} changed while it was read (from {file.version} to {version}); run again"
+            where=file.path,
+            problem=f"it changed while it was read (from {file.version} to {version})",
+            fix="run again",
         )
 
 
@@ -138,28 +164,35 @@ def refuse_pointer(file: InputFile) -> None:
         head = stream.read(len(_POINTER_START))
     if head == _POINTER_START:
         raise CorpusError(
-            f"{file.path} is a Git LFS pointer in place of the file; "
-            "download the file: git lfs pull"
+            where=file.path,
+            problem="it is a Git LFS pointer in place of the file",
+            fix="download the file: git lfs pull",
         )
 
 
 def open_file(file: InputFile, *, start: int = 0) -> pa.NativeFile:
-    """Open a file as an Arrow stream, decompressed according to its suffix; `start` is the position of a zstd frame."""
-    # Not memory-mapped, because truncating a mapped file kills the process.
+    """Open a file as an Arrow stream, decompressed according to its suffix.
+
+    `start` is the position of a zstd frame.
+    """
     fs, path = fsspec.core.url_to_fs(file.path)
-    raw = (
-        pa.OSFile(path)
-        if is_local(fs)
-        else pa.PythonFile(_RetriedFile(fs, path), mode="r")
-    )
-    if not (compression := compression_of(file.name)):
+    if is_local(fs):
+        # Not memory-mapped, because truncating a mapped file kills the process.
+        raw = pa.OSFile(path)
+    else:
+        raw = pa.PythonFile(_RetriedFile(fs, path), mode="r")
+    compression = compression_of(file.name)
+    if not compression:
         return raw
     raw.seek(start)
     return decompressed(raw, compression)
 
 
 def read_head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
-    """Return the decompressed content of the first `head_bytes` on disk, and the number of bytes read."""
+    """Return the decompressed content of the first `head_bytes` on disk.
+
+    Also returns the number of bytes read there.
+    """
     with open_binary(file.path) as stream:
         raw = stream.read(head_bytes)
     compression = compression_of(file.name)
@@ -180,46 +213,51 @@ def read_head(file: InputFile, head_bytes: int) -> tuple[bytes, int]:
 def reach(
     path: str, *, where: str, error: type[NextlongError]
 ) -> tuple[AbstractFileSystem, str]:
-    """Return the file system of a local path or URL, and the path within it, without contacting a server.
+    """Return the file system of a local path or URL, and the path within it.
 
-    Raises `error`, whose message begins with `where` (e.g. `ingest.sources[0].path='s3://…'`), if a package is missing or
-    fsspec does not know the protocol.
+    No server is contacted. Raises `error`, whose message begins with `where` (e.g.
+    `ingest.sources[0].path='s3://…'`), if a package is missing or fsspec does not know
+    the protocol.
     """
-    protocol = fsspec.core.split_protocol(path)[0]
+    protocol, _ = fsspec.core.split_protocol(path)
+    expanded = path if protocol else str(Path(path).expanduser())
     try:
-        fs, root = fsspec.core.url_to_fs(
-            path if protocol else str(Path(path).expanduser())
-        )
+        fs, root = fsspec.core.url_to_fs(expanded)
     except ImportError as missing:
-        fix = (
-            f"pip install '{_PACKAGES[protocol]}'"
-            if protocol in _PACKAGES
-            else str(missing)
-        )
+        fix = str(missing)
+        if protocol in _PACKAGES:
+            fix = f"pip install '{_PACKAGES[protocol]}'"
         raise error(
-            f"{where} needs a package for {protocol}:// that is not installed; {fix}"
+            where=where,
+            problem=f"a package for {protocol}:// is not installed",
+            fix=fix,
         ) from None
     except ValueError as unknown:
         raise error(
-            f"{where}: {unknown}; use a local path or a URL that fsspec knows"
+            where=where,
+            problem=str(unknown),
+            fix="use a local path or a URL that fsspec knows",
         ) from None
     return fs, root
 
 
 def check_kept(url: str, *, where: str, error: type[NextlongError]) -> None:
     """Raise `error` for a destination whose files end with this process."""
-    named = {fsspec.core.split_protocol(part)[0] for part in url.split("::")}
+    # A URL may chain several file systems, such as simplecache::memory://.
+    named = [fsspec.core.split_protocol(part)[0] for part in url.split("::")]
     if "memory" in named:
-        problem = "is in the memory of this process, and is lost when it ends"
-        cure = "give a folder, or the URL of a storage service"
-        raise error(f"{where} {problem}; {cure}")
+        raise error(
+            where=where,
+            problem="it is in the memory of this process, and is lost when it ends",
+            fix="give a folder, or the URL of a storage service",
+        )
 
 
 def protocols(fs: AbstractFileSystem) -> frozenset[str]:
     """Return the URL protocols of a file system."""
-    return frozenset(
-        fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,)
-    )
+    if isinstance(fs.protocol, tuple | list):
+        return frozenset(fs.protocol)
+    return frozenset({fs.protocol})
 
 
 def is_local(fs: AbstractFileSystem) -> bool:
@@ -228,7 +266,10 @@ def is_local(fs: AbstractFileSystem) -> bool:
 
 
 def retried(call: Callable[..., _T], *arguments: Any, fs: AbstractFileSystem) -> _T:
-    """Call a function of a file system; on a remote one, retry OSErrors and raise the last of them."""
+    """Call a function of a file system.
+
+    On a remote one, OSErrors are retried, and the last of them is raised.
+    """
     for attempt in range(0 if is_local(fs) else _ATTEMPTS - 1):
         try:
             return call(*arguments)
@@ -250,7 +291,9 @@ class _RetriedFile(io.RawIOBase):
     """A file on an fsspec file system; after a failed read it is reopened at the same position."""
 
     def __init__(self, fs: AbstractFileSystem, path: str) -> None:
-        self._fs, self._path, self._position = fs, path, 0
+        self._fs = fs
+        self._path = path
+        self._position = 0
         self._file: Any = None
         self._size: int = retried(fs.info, path, fs=fs)["size"]
 
@@ -261,12 +304,12 @@ class _RetriedFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = (
-            offset
-            + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[
-                whence
-            ]
-        )
+        starts = {
+            io.SEEK_SET: 0,
+            io.SEEK_CUR: self._position,
+            io.SEEK_END: self._size,
+        }
+        self._position = starts[whence] + offset
         return self._position
 
     def readinto(self, buffer: Any) -> int:
@@ -286,7 +329,8 @@ class _RetriedFile(io.RawIOBase):
         return len(block)
 
     def _drop(self) -> None:
-        file, self._file = self._file, None
+        file = self._file
+        self._file = None
         if file is not None:
             with suppress(OSError):  # it failed already
                 file.close()

@@ -1,15 +1,19 @@
 """Filter: evaluate a source's SQL condition on its columns, with DuckDB.
 
-In:  `filter: language = 'en' AND score > 0.5`, and records with the values of its columns.
-Out: the matching records, and `FilteredOut` for those for which the condition is false or NULL. The result must depend only on
-the row, so DuckDB has no file access, and subqueries, random numbers and the current time are rejected.
+In:  `filter: language = 'en' AND score > 0.5`, and records with the values of its
+     columns.
+Out: the matching records, and `FilteredOut` for those for which the condition is false
+     or NULL.
+
+The result must depend only on the row, so DuckDB has no file access, and subqueries,
+random numbers and the current time are rejected.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -30,16 +34,22 @@ _BATCH_RECORDS: Final = 1024
 _BATCH_CHARS: Final = 8_000_000
 _HEAD_CHARS: Final = 200
 _ROW: Final = "nextlong row"
-_ACROSS_ROWS: Final = (  # prefixes of DuckDB's errors; the rest repeats the condition
+# Prefixes of DuckDB's errors; the rest repeats the condition. Window functions are
+# those without OVER; those with it are rejected by their class.
+_ACROSS_ROWS: Final = (
     "Binder Error: WHERE clause cannot contain aggregates",
     "Binder Error: UNNEST ",
     "Binder Error: GROUPING ",
-    "Binder Error: Window functions ",  # without OVER; those with it are rejected by their class
+    "Binder Error: Window functions ",
 )
 _REFUSED: Final = {
-    "SUBQUERY": "a subquery", "STAR": "*", "POSITIONAL_REFERENCE": "#", "PARAMETER": "a parameter", "LAMBDA": "a lambda",
+    "SUBQUERY": "a subquery",
+    "STAR": "*",
+    "POSITIONAL_REFERENCE": "#",
+    "PARAMETER": "a parameter",
+    "LAMBDA": "a lambda",
     "WINDOW": "a window",
-}  # fmt: skip
+}
 # DuckDB's parser takes these for columns if they have no parentheses.
 _TIME_KEYWORDS: Final = {
     "current_date",
@@ -48,7 +58,8 @@ _TIME_KEYWORDS: Final = {
     "localtime",
     "localtimestamp",
 }
-# Functions, with their number of arguments, that DuckDB wrongly declares CONSISTENT: they read the clock or DuckDB's version.
+# Functions, with their number of arguments, that DuckDB wrongly declares CONSISTENT:
+# they read the clock or DuckDB's version.
 _FALSELY_CONSISTENT: Final = {
     ("age", 1),
     ("current_localtime", 0),
@@ -59,57 +70,82 @@ _FALSELY_CONSISTENT: Final = {
 _Path = tuple[str, ...]  # of a column or a struct field
 
 
-class _RowFilter:
-    """A parsed condition; `columns` are the columns it uses, dotted for struct fields."""
+class RowFilter:
+    """A parsed condition; `columns` are those it uses, dotted for struct fields."""
 
     def __init__(self, expression: str, *, key: str) -> None:
-        """Parse a condition; `key` is its recipe key, for errors. Raises RecipeError if it is invalid."""
+        """Parse a condition; `key` is its recipe key, for errors.
+
+        Raises RecipeError if it is invalid.
+        """
         try:
             import duckdb
         except ImportError:
-            problem = "needs the package duckdb, which is not installed; pip install 'nextlong[filter]'"
-            raise RecipeError(f"{key} {problem}") from None
-        self._expression, self._key = expression, f"{key}={expression!r}"
+            raise RecipeError(
+                where=key,
+                problem="it needs the package duckdb, which is not installed",
+                fix="pip install 'nextlong[filter]'",
+            ) from None
+        self._expression = expression
+        self._key = key
         self._connection = duckdb.connect(config=_SETTINGS)
         paths = self._parse()
         self.columns = tuple(".".join(path) for path in paths)
-        # Top-level column → the index of each of its values in a record, and its path below the column.
+        # Top-level column → the index of each of its values in a record, and its path
+        # below the column.
         self._fields: dict[str, list[tuple[int, _Path]]] = {}
         for index, path in enumerate(paths):
             # A struct that is used as a whole includes its fields.
             if not any(path[:depth] in paths for depth in range(1, len(path))):
                 self._fields.setdefault(path[0], []).append((index, path[1:]))
-        # DuckDB reports conditions that need or produce several rows on an empty table, too.
-        columns = {
-            name: pa.array([_nested((None,) * len(paths), fields)])[:0]
-            for name, fields in self._fields.items()
-        }
+        # DuckDB reports conditions that need or produce several rows on an empty table
+        # too.
+        no_values = (None,) * len(paths)
+        columns = {_ROW: pa.array([], pa.int64())}
+        for name, fields in self._fields.items():
+            columns[name] = pa.array([_nested(no_values, fields)])[:0]
         try:
-            self._select(pa.table({_ROW: pa.array([], pa.int64()), **columns}))
+            self._select(pa.table(columns))
         except duckdb.CatalogException as error:
             raise RecipeError(
-                f"{self._key}: {first_sentence(error)}; see the functions of DuckDB"
+                where=f"{key}={expression!r}",
+                problem=first_sentence(error),
+                fix="see the functions of DuckDB",
             ) from None
-        except duckdb.Error as error:  # includes type errors, which are ignored here because types are not known yet
-            if first_sentence(error).startswith(_ACROSS_ROWS):
-                raise RecipeError(
-                    f"{self._key} needs or produces several rows ({first_sentence(error)}); a condition "
-                    "is evaluated on one document at a time; for lists use list_sum(x), list_contains(x, y), len(x) and similar"
+        # Type errors are ignored here, because types are not known yet.
+        except duckdb.Error as error:
+            reason = first_sentence(error)
+            if reason.startswith(_ACROSS_ROWS):
+                raise self._invalid(
+                    f"needs or produces several rows ({reason})",
+                    fix="a condition is evaluated on one document at a time; for lists "
+                    "use list_sum(x), list_contains(x, y), len(x) and similar",
                 ) from None
+
+    def _invalid(self, problem: str, *, fix: str) -> RecipeError:
+        """Return the error for this condition; `problem` is a predicate of it."""
+        return RecipeError(
+            where=self._key, value=repr(self._expression), problem=problem, fix=fix
+        )
 
     def apply(
         self, items: Items, *, first_value: int, file: InputFile
     ) -> Iterator[FilteredItem]:
-        """Yield the items in order, without the values of the condition's columns, which begin at index `first_value`."""
-        held: list[FilteredItem] = []
+        """Yield the items in order, without the values of the condition's columns.
+
+        These begin at index `first_value`.
+        """
+        batch: list[FilteredItem] = []
         chars = 0
         for item in items:
-            held.append(item)
-            chars += len(item.text) if isinstance(item, Record) else 0
-            if len(held) >= _BATCH_RECORDS or chars >= _BATCH_CHARS:
-                yield from self._apply_batch(held, first_value, file)
-                held, chars = [], 0
-        yield from self._apply_batch(held, first_value, file)
+            batch.append(item)
+            if isinstance(item, Record):
+                chars += len(item.text)
+            if len(batch) >= _BATCH_RECORDS or chars >= _BATCH_CHARS:
+                yield from self._apply_batch(batch, first_value, file)
+                batch = []
+                chars = 0
+        yield from self._apply_batch(batch, first_value, file)
 
     def _apply_batch(
         self, items: Sequence[FilteredItem], first_value: int, file: InputFile
@@ -118,40 +154,29 @@ class _RowFilter:
 
         records = [item for item in items if isinstance(item, Record)]
         values = [record.values[first_value:] for record in records]
-        # A column of mixed types would be compared as JSON, so a row's result would depend on the other rows of its batch.
-        # Therefore rows of the same types are evaluated together; integers and floats count as one type.
-        types = [
-            [float if type(value) is int else type(value) for value in of]
-            for of in zip(*values, strict=True)
-        ]
-        mixed = [column for column in types if len({*column} - {type(None)}) > 1]
-        alike: dict[tuple[type, ...], list[int]] = {}
-        for row in range(len(values)):
-            alike.setdefault(tuple(column[row] for column in mixed), []).append(row)
-        matching: set[int] = (
-            set()
-        )  # indexes of the records for which the condition is true
+        # Indexes of the records for which the condition is true.
+        matching: set[int] = set()
         try:
-            for rows in alike.values():
-                taken = [values[row] for row in rows]
-                columns = {
-                    name: _array([_nested(row, of) for row in taken])
-                    for name, of in self._fields.items()
-                }
-                matching.update(
-                    self._select(pa.table({_ROW: pa.array(rows), **columns}))
-                )
+            for indexes in _indexes_by_types(values):
+                columns = {_ROW: pa.array(indexes)}
+                for name, fields in self._fields.items():
+                    column = [_nested(values[index], fields) for index in indexes]
+                    columns[name] = _array(column)
+                matching.update(self._select(pa.table(columns)))
         except duckdb.Error as error:
             lines = f"{file.path}:{records[0].line} to {records[-1].line}"
-            cure = "compare values of one type: CAST(x AS DOUBLE), or TRY_CAST where some values are of another type"
             raise CorpusError(
-                f"{self._key} cannot be evaluated on {lines}: {first_sentence(error)}; {cure}"
+                where=self._key,
+                value=repr(self._expression),
+                problem=f"cannot be evaluated on {lines}: {first_sentence(error)}",
+                fix="compare values of one type: CAST(x AS DOUBLE), or TRY_CAST where "
+                "some values are of another type",
             ) from None
-        rows_so_far = itertools.count()
+        record_indexes = itertools.count()
         for item in items:
             if not isinstance(item, Record):
                 yield item
-            elif next(rows_so_far) in matching:
+            elif next(record_indexes) in matching:
                 yield item._replace(values=item.values[:first_value])
             else:
                 yield FilteredOut(item.line, item.source_id, item.text[:_HEAD_CHARS])
@@ -160,104 +185,121 @@ class _RowFilter:
         self._connection.register("record", records)
         try:
             query = f'SELECT "{_ROW}" FROM record WHERE ({self._expression}\n)'
-            return [row for (row,) in self._connection.execute(query).fetchall()]
+            rows = self._connection.execute(query).fetchall()
+            return [index for (index,) in rows]
         finally:
             self._connection.unregister("record")
 
     def _parse(self) -> list[_Path]:
-        """Return the columns in the condition. Raises RecipeError for syntax that a condition may not contain."""
+        """Return the columns in the condition.
+
+        Raises RecipeError for syntax that a condition may not contain.
+        """
         parsed = self._syntax_tree(f"SELECT 1 WHERE ({self._expression}\n)")
         if parsed["error"]:
-            problem = f"is not an SQL condition: {parsed['error_message']}"
-            raise RecipeError(f"{self._key} {problem}; see the WHERE clause of DuckDB")
+            raise self._invalid(
+                f"is not an SQL condition: {parsed['error_message']}",
+                fix="see the WHERE clause of DuckDB",
+            )
         nodes = [statement["node"] for statement in parsed["statements"]]
         if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE":
-            raise RecipeError(
-                f"{self._key} is more than one condition; join them with AND or OR"
+            raise self._invalid(
+                "is more than one condition", fix="join them with AND or OR"
             )
         paths: dict[_Path, None] = {}
         for node in _expressions(nodes[0]["where_clause"]):
-            if (kind := node["class"]) in _REFUSED:
-                problem = f"contains {_REFUSED[kind]}; a condition can use only the columns of one document"
-                raise RecipeError(f"{self._key} {problem}")
-            if name := self._varying(node):
-                why = "changes with every call, so the same files would give different documents"
-                raise RecipeError(
-                    f"{self._key}: {name} {why}; replace it with a constant"
+            kind = node["class"]
+            if kind in _REFUSED:
+                raise self._invalid(
+                    f"contains {_REFUSED[kind]}",
+                    fix="a condition can use only the columns of one document",
+                )
+            varying = self._varying(node)
+            if varying:
+                raise self._invalid(
+                    f"uses {varying}, which changes with every call, so the same files "
+                    "would give different documents",
+                    fix="replace it with a constant",
                 )
             if kind == "COLUMN_REF":
                 paths[tuple(node["column_names"])] = None
         if not paths:
-            problem = "uses no column, so it is the same for every document"
-            raise RecipeError(
-                f"{self._key} {problem}; use one, such as language = 'en'"
+            raise self._invalid(
+                "uses no column, so it is the same for every document",
+                fix="use one, such as language = 'en'",
             )
-        known: dict[str, str] = {}
-        for name in (
-            ".".join(path[:depth])
-            for path in paths
-            for depth in range(1, len(path) + 1)
-        ):
-            if (other := known.setdefault(name.lower(), name)) != name:
-                cure = "spell it as in your files, or rename one of two columns"
-                raise RecipeError(
-                    f"{self._key} uses {other!r} and {name!r}, which are the same column in SQL; {cure}"
-                )
+        self._check_spellings(paths)
         return list(paths)
 
+    def _check_spellings(self, paths: Iterable[_Path]) -> None:
+        """Refuse two spellings of a column: SQL ignores case, files do not."""
+        spellings: dict[str, str] = {}
+        for path in paths:
+            for depth in range(1, len(path) + 1):
+                name = ".".join(path[:depth])
+                other = spellings.setdefault(name.lower(), name)
+                if other != name:
+                    raise self._invalid(
+                        f"uses {other!r} and {name!r}, which are the same column in "
+                        "SQL",
+                        fix="spell it as in your files, or rename one of two columns",
+                    )
+
     def _varying(self, node: Mapping[str, Any]) -> str:
-        """Return a function in an expression that depends on time, chance or the connection; "" if there is none."""
+        """Return a function in an expression that may give another result next time.
+
+        It depends on time, chance or the connection; "" if there is none.
+        """
         if node["class"] == "COLUMN_REF":
-            name = str(node["column_names"][0]).lower()
-            return (
-                name
-                if len(node["column_names"]) == 1 and name in _TIME_KEYWORDS
-                else ""
-            )
+            names = [str(name).lower() for name in node["column_names"]]
+            is_keyword = len(names) == 1 and names[0] in _TIME_KEYWORDS
+            return names[0] if is_keyword else ""
         if node["class"] != "FUNCTION":
             return ""
         name = node["function_name"].lower()
-        arguments = (
-            node.get("arguments") or node.get("children") or ()
-        )  # `children` in DuckDB 1
+        # `children` in DuckDB 1.
+        arguments = node.get("arguments") or node.get("children") or ()
         if (name, len(arguments)) in _FALSELY_CONSISTENT:
             return f"{name}()"
-        query = "SELECT stability, macro_definition FROM duckdb_functions() WHERE function_name = ?"
+        query = (
+            "SELECT stability, macro_definition FROM duckdb_functions() "
+            "WHERE function_name = ?"
+        )
         for stability, definition in self._connection.execute(query, [name]).fetchall():
             if stability not in (None, "CONSISTENT"):
                 return f"{name}()"
-            used = _expressions(
-                self._syntax_tree(f"SELECT {definition}").get("statements")
-                if definition
-                else None
-            )
-            # A macro with the name of a function calls that function.
-            if any(
-                inner.get("function_name") != name and self._varying(inner)
-                for inner in used
-            ):
+            if definition and self._macro_varies(name, definition):
                 return f"{name}()"
         return ""
 
+    def _macro_varies(self, name: str, definition: str) -> bool:
+        """Return whether a macro calls a function that varies."""
+        tree = self._syntax_tree(f"SELECT {definition}")
+        expressions = _expressions(tree.get("statements"))
+        # A macro with the name of a function calls that function.
+        others = (node for node in expressions if node.get("function_name") != name)
+        return any(map(self._varying, others))
+
     def _syntax_tree(self, statement: str) -> Any:
         query = "SELECT json_serialize_sql(?::VARCHAR)"
-        return json.loads(self._connection.execute(query, [statement]).fetchall()[0][0])
+        [[tree]] = self._connection.execute(query, [statement]).fetchall()
+        return json.loads(tree)
 
 
 @lru_cache(maxsize=64)
-def filter_of(source: Source) -> _RowFilter | None:
+def filter_of(source: Source) -> RowFilter | None:
     """Return the parsed filter of a source, None if it has none. Raises RecipeError."""
-    return (
-        None
-        if source.filter is None
-        else _RowFilter(source.filter, key=f"ingest.sources ({source.label}): filter")
-    )
+    if source.filter is None:
+        return None
+    return RowFilter(source.filter, key=f"ingest.sources ({source.label}): filter")
 
 
 def named_columns(source: Source) -> tuple[str, ...]:
     """Return the columns in a source's `metadata` and `filter`, in this order."""
     row_filter = filter_of(source)
-    return (*source.metadata, *(row_filter.columns if row_filter else ()))
+    if row_filter is None:
+        return source.metadata
+    return (*source.metadata, *row_filter.columns)
 
 
 def apply_filter(
@@ -265,11 +307,9 @@ def apply_filter(
 ) -> Iterator[FilteredItem]:
     """Apply the source's filter to items that were read with `named_columns`."""
     row_filter = filter_of(source)
-    return (
-        items
-        if row_filter is None
-        else row_filter.apply(items, first_value=len(source.metadata), file=file)
-    )
+    if row_filter is None:
+        return items
+    return row_filter.apply(items, first_value=len(source.metadata), file=file)
 
 
 def _expressions(value: Any) -> Iterator[Mapping[str, Any]]:
@@ -283,10 +323,32 @@ def _expressions(value: Any) -> Iterator[Mapping[str, Any]]:
             yield from _expressions(below)
 
 
+def _indexes_by_types(values: Sequence[tuple[Any, ...]]) -> Iterable[list[int]]:
+    """Return the indexes of rows in groups whose values have the same types.
+
+    A column of mixed types would be compared as JSON, so a row's result would depend on
+    the other rows of its batch. Integers and floats count as one type.
+    """
+    types_by_column = []
+    for column in zip(*values, strict=True):
+        types_by_column.append([_type_of(value) for value in column])
+    mixed = [types for types in types_by_column if len({*types} - {type(None)}) > 1]
+    groups: dict[tuple[type, ...], list[int]] = {}
+    for index in range(len(values)):
+        types_of_row = tuple(types[index] for types in mixed)
+        groups.setdefault(types_of_row, []).append(index)
+    return groups.values()
+
+
+def _type_of(value: Any) -> type:
+    return float if type(value) is int else type(value)
+
+
 def _nested(row: tuple[Any, ...], fields: Sequence[tuple[int, _Path]]) -> Any:
     """Return the value of a column, or a struct of the fields in use."""
-    if not fields[0][1]:
-        return row[fields[0][0]]
+    first_index, first_path = fields[0]
+    if not first_path:
+        return row[first_index]
     struct: dict[str, Any] = {}
     for index, path in fields:
         below = struct
@@ -297,13 +359,19 @@ def _nested(row: tuple[Any, ...], fields: Sequence[tuple[int, _Path]]) -> Any:
 
 
 def _array(values: list[Any]) -> pa.Array:
-    """Return values as an array of their common type, mixed numbers as float64, other mixed types as JSON."""
-    is_number = {type(value) for value in values} - {type(None)} == {int, float}
+    """Return values as an array of their common type.
+
+    Mixed numbers are float64, other mixed types JSON.
+    """
+    types = {type(value) for value in values} - {type(None)}
+    array_type = pa.float64() if types == {int, float} else None
     try:
-        return pa.array(values, pa.float64() if is_number else None)
+        return pa.array(values, array_type)
     except (pa.ArrowException, OverflowError):
-        texts = (
-            value if isinstance(value, str | None) else json.dumps(value, default=str)
-            for value in values
-        )
-        return pa.array(list(texts))
+        return pa.array([_as_json(value) for value in values])
+
+
+def _as_json(value: Any) -> str | None:
+    if isinstance(value, str | None):
+        return value
+    return json.dumps(value, default=str)

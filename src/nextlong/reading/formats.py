@@ -1,8 +1,11 @@
 """Formats: find the input format of a file, and stream its records.
 
-In:  JSON lines, Parquet, Arrow, CSV, TSV, web archives, HTML or plain text, from any fsspec file system, compressed or not.
-Out: `Record`, `Reject` or `FilteredOut` for each document, in file order. A file that cannot be read to its end stops the run,
-so that half a file is never mistaken for a whole one.
+In:  JSON lines, Parquet, Arrow, CSV, TSV, web archives, HTML or plain text, from any
+     fsspec file system, compressed or not.
+Out: `Record`, `Reject` or `FilteredOut` for each document, in file order.
+
+A file that cannot be read to its end stops the run, so that half a file is never
+mistaken for a whole one.
 """
 
 from __future__ import annotations
@@ -21,7 +24,12 @@ from nextlong.errors import CorpusError, PluginError
 from nextlong.plugins import INPUT_FORMATS
 from nextlong.reading.compression import COMPRESSIONS, compression_of
 from nextlong.reading.document_text import EACH, paths_of
-from nextlong.reading.encoding import SNIFFED_BYTES, as_utf8, other_content
+from nextlong.reading.encoding import (
+    SNIFFED_BYTES,
+    OtherContent,
+    as_utf8,
+    other_content,
+)
 from nextlong.reading.files import (
     FilePart,
     InputFile,
@@ -64,23 +72,31 @@ def input_formats() -> dict[str, InputFormat]:
 @cache
 def _by_suffix() -> dict[str, InputFormat]:
     by_suffix: dict[str, InputFormat] = {}
-    for one in input_formats().values():
-        for suffix in one.suffixes:
-            if (other := by_suffix.setdefault(suffix, one)) is not one:
-                both = f"the input formats {other.name!r} and {one.name!r} both read the suffix {suffix}"
-                cure = "uninstall the package that provides one of them, or let it use another suffix"
-                raise PluginError(f"{both}; {cure}")
+    for file_format in input_formats().values():
+        for suffix in file_format.suffixes:
+            other = by_suffix.setdefault(suffix, file_format)
+            if other is not file_format:
+                names = f"{other.name!r} and {file_format.name!r}"
+                raise PluginError(
+                    where=f"the input formats {names}",
+                    problem=f"both read the suffix {suffix}",
+                    fix="uninstall the package that provides one of them, or let it use "
+                    "another suffix",
+                )
     return by_suffix
 
 
 def known_suffixes() -> str:
     """Return the supported suffixes, for messages."""
-    compressible = ", ".join(
-        name.lstrip(".")
-        for name, one in _by_suffix().items()
-        if one.compression == "around"
+    compressible = [
+        suffix.lstrip(".")
+        for suffix, file_format in _by_suffix().items()
+        if file_format.compression == "around"
+    ]
+    return (
+        f"{', '.join(_by_suffix())} (after any of {', '.join(compressible)}: "
+        f"{', '.join(COMPRESSIONS)})"
     )
-    return f"{', '.join(_by_suffix())} (after any of {compressible}: {', '.join(COMPRESSIONS)})"
 
 
 def format_by_name(name: str) -> InputFormat | None:
@@ -88,28 +104,31 @@ def format_by_name(name: str) -> InputFormat | None:
     stem, suffix = posixpath.splitext(name.lower())
     if suffix not in COMPRESSIONS:
         return _by_suffix().get(suffix)
-    inner = _by_suffix().get(posixpath.splitext(stem)[1])
-    return inner if inner is not None and inner.compression == "around" else None
+    _, inner_suffix = posixpath.splitext(stem)
+    file_format = _by_suffix().get(inner_suffix)
+    if file_format is None or file_format.compression == "inside":
+        return None
+    return file_format
 
 
 def format_of(name: str, source: Source) -> InputFormat:
     """Return the format of a listed file, from the recipe or from its suffix."""
-    known = (
-        format_by_name(name)
-        if source.format == "auto"
-        else input_formats()[source.format]
-    )
-    assert known is not None, name
-    return known
+    if source.format != "auto":
+        return input_formats()[source.format]
+    file_format = format_by_name(name)
+    assert file_format is not None, name
+    return file_format
 
 
 def read_records(
     part: FilePart, source: Source, *, max_document_chars: int
 ) -> Iterator[FilteredItem]:
-    """Stream the records, rejects and filtered documents of a file in order; memory holds one line or one batch.
+    """Stream the records, rejects and filtered documents of a file in order.
 
-    Lines too long for a document of `max_document_chars` characters become rejects and are never held as a whole.
-    Raises CorpusError if the file lacks a column, cannot be read to its end, or has changed since it was listed.
+    Memory holds one line or one batch: lines too long for a document of
+    `max_document_chars` characters become rejects and are never held as a whole. Raises
+    CorpusError if the file lacks a column, cannot be read to its end, or has changed
+    since it was listed.
     """
     file = part.file
     file_format = format_of(file.name, source)
@@ -118,15 +137,23 @@ def read_records(
         with _opened(file, source, start=start) as opened:
             stream, foreign = _examined(opened, part, source)
             if foreign and file_format.has_columns and file_format.extractor is None:
-                raise CorpusError(f"{file.path} holds {foreign}")
+                raise _holds(file, foreign)
             if foreign:
                 # One file is one document.
-                yield Reject(file.name, 1, RejectKind.NOT_TEXT, foreign)
+                detail = f"{foreign.content}; {foreign.fix}"
+                yield Reject(file.name, 1, RejectKind.NOT_TEXT, detail)
             else:
                 request = request_of(part, source, max_document_chars)
                 items = file_format.read(stream, request)
                 yield from with_columns_of_source(items, source, file)
         check_unchanged(file)
+
+
+def _holds(file: InputFile, foreign: OtherContent) -> CorpusError:
+    """Return the error for a file that holds other content than records."""
+    return CorpusError(
+        where=file.path, problem=f"it holds {foreign.content}", fix=foreign.fix
+    )
 
 
 def request_of(part: FilePart, source: Source, max_document_chars: int) -> ReadRequest:
@@ -177,17 +204,22 @@ def _opened(file: InputFile, source: Source, *, start: int = 0) -> Any:
     if source.encoding is None:
         return stream
     if not format_of(file.name, source).is_text:
-        problem = f"has no encoding={source.encoding!r}: its format is not text"
-        raise CorpusError(f"{file.path} {problem}; remove the encoding of its source")
+        raise CorpusError(
+            where=file.path,
+            problem=f"it has no encoding={source.encoding!r}: its format is not text",
+            fix="remove the encoding of its source",
+        )
     return as_utf8(stream, source.encoding)
 
 
-def _examined(stream: Any, part: FilePart, source: Source) -> tuple[Any, str]:
-    """Return a stream from its beginning, and what it holds other than text, "" for none."""
+def _examined(
+    stream: Any, part: FilePart, source: Source
+) -> tuple[Any, OtherContent | None]:
+    """Return a stream from its beginning, and what it holds other than text."""
     file_format = format_of(part.file.name, source)
     is_known = source.encoding is not None
     if is_known or not file_format.is_text or not part.begins_file:
-        return stream, ""
+        return stream, None
     if stream.seekable():
         head = stream.read(SNIFFED_BYTES)
         stream.seek(0)
@@ -196,7 +228,8 @@ def _examined(stream: Any, part: FilePart, source: Source) -> tuple[Any, str]:
         head = stream.peek(SNIFFED_BYTES)[:SNIFFED_BYTES]
     # Pages say themselves in which encoding they are.
     is_page = file_format.extractor is not None
-    return stream, other_content(head, utf16="accept" if is_page else "refuse")
+    found = other_content(head, utf16="accept" if is_page else "refuse")
+    return stream, found
 
 
 def head_columns(file: InputFile, source: Source) -> list[str]:
@@ -219,21 +252,18 @@ def head_columns(file: InputFile, source: Source) -> list[str]:
 def sample_records(file: InputFile, source: Source, *, max_bytes: int) -> list[Json]:
     """Return a random sample of the records of a file, of at most about `max_bytes`.
 
-    A large uncompressed file of JSON lines or Parquet is read at places spread over it, any
-    other one from its beginning. The sample depends only on the file. Raises one of
+    A large uncompressed file of JSON lines or Parquet is read at places spread over it,
+    any other one from its beginning. The sample depends only on the file. Raises one of
     `UNREADABLE`.
     """
     file_format = format_of(file.name, source)
     parts = [FilePart(file)]
-    is_whole = bool(compression_of(file.name) or source.encoding)
-    is_split = isinstance(file_format, SplittableFormat) and not is_whole
-    if (
-        isinstance(file_format, SplittableFormat)
-        and is_split
-        and file.bytes > max_bytes
-    ):
-        every_part = file_format.split(file, -(-file.bytes // _SAMPLE_PARTS))
-        parts = every_part[:: -(-len(every_part) // _SAMPLE_PARTS)]
+    is_plain = not compression_of(file.name) and not source.encoding
+    can_split = isinstance(file_format, SplittableFormat) and is_plain
+    if isinstance(file_format, SplittableFormat) and can_split:
+        if file.bytes > max_bytes:
+            every_part = file_format.split(file, -(-file.bytes // _SAMPLE_PARTS))
+            parts = every_part[:: -(-len(every_part) // _SAMPLE_PARTS)]
     records: list[Json] = []
     problems: list[Exception] = []
     for part in parts:
@@ -241,11 +271,10 @@ def sample_records(file: InputFile, source: Source, *, max_bytes: int) -> list[J
             with _opened(file, source) as opened:
                 stream, foreign = _examined(opened, part, source)
                 if foreign:
-                    raise CorpusError(f"{file.path} holds {foreign}")
-                rows = file_format.rows(stream, part)
+                    raise _holds(file, foreign)
                 records += _reservoir(
-                    rows,
-                    most=-(-_SAMPLE_RECORDS // len(parts)),
+                    file_format.rows(stream, part),
+                    max_rows=-(-_SAMPLE_RECORDS // len(parts)),
                     max_bytes=max_bytes // len(parts),
                 )
         except UNREADABLE as error:
@@ -256,16 +285,17 @@ def sample_records(file: InputFile, source: Source, *, max_bytes: int) -> list[J
 
 
 def _reservoir(
-    rows: Iterator[Mapping[str, Any]], *, most: int, max_bytes: int
+    rows: Iterator[Mapping[str, Any]], *, max_rows: int, max_bytes: int
 ) -> list[Json]:
     """Return a uniform sample of the rows that make up the first `max_bytes`."""
     draw = random.Random(0)
     sample: list[Json] = []
     read_bytes = 0
-    for number, row in enumerate(rows):
-        place = number if number < most else draw.randrange(number + 1)
-        if place < most:
-            sample[place : place + 1] = [dict(row)]
+    for index, row in enumerate(rows):
+        # Row i takes a place in the sample with probability max_rows / (i + 1).
+        slot = index if index < max_rows else draw.randrange(index + 1)
+        if slot < max_rows:
+            sample[slot : slot + 1] = [dict(row)]
         read_bytes += _size(row)
         if read_bytes > max_bytes:
             break
@@ -287,33 +317,39 @@ def _size(value: Any) -> int:
 def estimate_text_bytes(
     files: Sequence[InputFile], source: Source, *, head_bytes: int = _HEAD_BYTES
 ) -> int:
-    """Estimate the UTF-8 bytes of all text in a source's files from the heads of a few (Parquet: the footers).
+    """Estimate the UTF-8 bytes of all text in a source's files.
 
-    The estimate depends only on the files, because it determines the size of shards. The end of a compressed head is lost: the
-    measured estimate is 4 to 28 % too low with the default, and 3 % with 4 MB.
+    From the heads of a few (Parquet: the footers). The estimate depends only on the
+    files, because it determines the size of shards. The end of a compressed head is
+    lost: the measured estimate is 4 to 28 % too low with the default, and 3 % with 4
+    MB.
     """
+    # Files of one format and compression have about the same share of text.
     groups: dict[tuple[str, str], list[InputFile]] = {}
     for file in files:
-        groups.setdefault(
-            (format_of(file.name, source).name, compression_of(file.name)), []
-        ).append(file)
+        group_key = (format_of(file.name, source).name, compression_of(file.name))
+        groups.setdefault(group_key, []).append(file)
     estimate = 0
     for group in groups.values():
-        text_bytes = raw_bytes = 0  # of a few files, spread over the group
-        for file in group[:: max(1, len(group) // _HEAD_FILES)][:_HEAD_FILES]:
+        # Of a few files, spread over the group.
+        text_bytes = 0
+        raw_bytes = 0
+        every = max(1, len(group) // _HEAD_FILES)
+        for file in group[::every][:_HEAD_FILES]:
             try:
-                text, raw = _measured(file, source, head_bytes)
+                measured_text, measured_raw = _measured(file, source, head_bytes)
             except (OSError, StopIteration, ValueError, pa.ArrowException):
                 continue  # reading it later reports the error
-            text_bytes += text
-            raw_bytes += raw
-        share = text_bytes / raw_bytes if text_bytes and raw_bytes else 1.0
+            text_bytes += measured_text
+            raw_bytes += measured_raw
+        share = 1.0
+        if text_bytes and raw_bytes:
+            share = text_bytes / raw_bytes
         estimate += int(sum(file.bytes for file in group) * share)
     return estimate
 
 
-@lru_cache(
-    maxsize=1024
-)  # a run needs it several times at its start; errors are not cached
+# A run needs it several times at its start; errors are not cached.
+@lru_cache(maxsize=1024)
 def _measured(file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
     return format_of(file.name, source).text_bytes(file, source, head_bytes)

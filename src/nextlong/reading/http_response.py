@@ -1,7 +1,8 @@
 """HTTP responses: the block of a WARC record → status, media type and decoded body.
 
-Crawlers store responses as the server sent them, or with the body decoded and the header
-unchanged, and servers send headers that no standard allows. What browsers accept is
+Crawlers store responses as the server sent them, or with the body decoded and the
+header unchanged, and servers send headers that no standard allows. What browsers accept
+is
 accepted: lines that end in LF, any HTTP version, a missing `Content-Type`.
 """
 

@@ -38,14 +38,14 @@ _MAX_HEAD_BYTES: Final = 10_000_000  # of a line that is read to find the column
 _MAX_HEAD_LINES: Final = 10_000  # without an object
 _BUFFER_BYTES: Final = 1 << 20
 _COLUMN_CHECK_RECORDS: Final = 100
-# Limits the length of a line: JSON may escape a character as two times six bytes, and other columns need space.
+# Limits the length of a line: JSON may escape a character as two times six bytes, and
+# other columns need space.
 _ESCAPED_CHAR_BYTES: Final = 12
 _OTHER_COLUMNS_BYTES: Final = 64_000_000
 # The start of an array of objects, or of one over several lines.
 _ARRAY_START: Final = re.compile(rb"\s*\[\s*(?:\{|$)")
-_RECORD_SEPARATOR: Final = (
-    b"\x1e"  # before each value of a JSON text sequence (RFC 7464)
-)
+# Before each value of a JSON text sequence (RFC 7464).
+_RECORD_SEPARATOR: Final = b"\x1e"
 _JQ_OBJECTS: Final = "jq -c '.'"
 _OVER_LINES: Final = "one JSON object over several lines, not JSON lines"
 
@@ -56,77 +56,79 @@ class _JsonLines(SplittableFormat):
     is_lines = True
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
-        """Yield the record or reject of each line; a line too long for a document is never held in memory as a whole."""
-        part, own_id = request.part, request.source.id
-        text_columns = request.source.text_columns
-        file = part.file
-        is_first_part = not part.start  # a later part may contain rejects only
-        records, keys = 0, list[str]()
-        unseen = set(text_columns)  # text columns that no record had so far
-        max_line_bytes = (
-            _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * request.max_document_chars
-        )
+        """Yield the record or reject of each line.
+
+        A line too long for a document is never held in memory as a whole.
+        """
+        part = request.part
+        source = request.source
+        text_columns = source.text_columns
+        checker = _ColumnChecker(request)
+        text_line_bytes = _ESCAPED_CHAR_BYTES * request.max_document_chars
+        max_line_bytes = _OTHER_COLUMNS_BYTES + text_line_bytes
         for number, line in _lines(stream, part, max_line_bytes):
-            value = (
-                _parse(line, text_columns)
-                if len(line) <= max_line_bytes
-                else (RejectKind.LINE_TOO_LONG, "")
-            )
-            if isinstance(value, tuple):
-                if number == 1:
-                    _refuse_whole_json(file, line)
-                yield Reject(file.name, number, *value)
-                continue
-            records += 1
-            found = [value_at(value, column) for column in text_columns]
-            if unseen:
-                unseen -= _present(text_columns, found)
-                keys = keys or [path for path, _ in paths_of(value)]
-                if unseen and records >= _COLUMN_CHECK_RECORDS and is_first_part:
-                    request.refuse_column(min(unseen), keys)
-            text = document_text(text_columns, found)
-            if isinstance(text, str):
-                values = tuple(_lookup(value, name) for name in request.columns)
-                yield request.record(text, _lookup(value, own_id), number, values)
+            record: Json | tuple[RejectKind, str]
+            if len(line) <= max_line_bytes:
+                record = _parse(line, text_columns)
             else:
-                yield Reject(file.name, number, *text)
-        if records and unseen and is_first_part and part.stop is None:
-            request.refuse_column(min(unseen), keys)
+                record = (RejectKind.LINE_TOO_LONG, "")
+            if isinstance(record, tuple):
+                if number == 1:
+                    _refuse_whole_json(part.file, line)
+                yield Reject(part.file.name, number, *record)
+                continue
+            parts = [value_at(record, column) for column in text_columns]
+            checker.see(record, parts)
+            text = document_text(text_columns, parts)
+            if isinstance(text, str):
+                values = tuple(_lookup(record, name) for name in request.columns)
+                own_id = _lookup(record, source.id)
+                yield request.record(text, own_id, number, values)
+            else:
+                yield Reject(part.file.name, number, *text)
+        if part.stop is None:
+            checker.finish()
 
     def rows(self, stream: pa.NativeFile, part: FilePart) -> Iterator[Json]:
-        """Yield the objects of a part. Raises CorpusError for a JSON array, ValueError if no line is an object."""
-        problem, lines, has_objects = "", 0, False
+        """Yield the objects of a part.
+
+        Raises CorpusError for a JSON array, ValueError if no line is an object.
+        """
+        problem = ""
+        lines = 0
+        has_objects = False
         head: list[bytes] = []
         for number, line in _lines(stream, part, _MAX_HEAD_BYTES):
             lines += 1
             if len(head) < 2:
                 head.append(line)
-            if len(line) > _MAX_HEAD_BYTES:  # its end may be far away
+            if len(line) > _MAX_HEAD_BYTES:
+                # Its end may be far away.
                 problem = problem or f"line {number}: {RejectKind.LINE_TOO_LONG}"
                 break
             if number == 1 and part.begins_file:
                 _refuse_whole_json(part.file, line)
-            value = _parse(line, ())
-            if isinstance(value, dict):
+            record = _parse(line, ())
+            if isinstance(record, dict):
                 has_objects = True
-                yield value
+                yield record
             else:
-                problem = problem or (
-                    f"line {number}: {Reject(part.file.name, number, *value).reason}"
-                )
+                reject = Reject(part.file.name, number, *record)
+                problem = problem or f"line {number}: {reject.reason}"
             if not has_objects and lines == _MAX_HEAD_LINES:
                 break
         if lines and not has_objects:
             if part.begins_file:
                 _refuse_objects_across_lines(part.file, head)
             raise ValueError(
-                f"{problem}; none of the first {counted(lines, 'line')} is a JSON object"
+                f"{problem}; none of the first {counted(lines, 'line')} is a JSON "
+                "object"
             )
 
     def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
         """Return parts of equal size, which may end within a line."""
         count = -(-file.bytes // part_bytes)
-        edges = [file.bytes * number // count for number in range(count + 1)]
+        edges = [file.bytes * index // count for index in range(count + 1)]
         return [FilePart(file, start, stop) for start, stop in pairwise(edges)]
 
     def read_at(
@@ -147,32 +149,51 @@ class _JsonLines(SplittableFormat):
 FORMAT: Final = _JsonLines()
 
 
+class _ColumnChecker:
+    """Refuses a file none of whose first records has a text column.
+
+    Only the part at the beginning of a file is judged: a later one may contain rejects
+    only.
+    """
+
+    def __init__(self, request: ReadRequest) -> None:
+        self._request = request
+        self._unseen = set(request.source.text_columns)
+        if request.part.start:
+            self._unseen = set()
+        self._records = 0
+        self._keys: list[str] = []
+
+    def see(self, record: Json, parts: Sequence[Any]) -> None:
+        """Note which columns a record has; raise CorpusError if one is never there."""
+        if not self._unseen:
+            return
+        self._records += 1
+        self._unseen -= _present(self._request.source.text_columns, parts)
+        if not self._keys:
+            self._keys = [path for path, _ in paths_of(record)]
+        if self._records >= _COLUMN_CHECK_RECORDS:
+            self.finish()
+
+    def finish(self) -> None:
+        """Raise CorpusError if a column was in no record, unless there was none."""
+        if self._records and self._unseen:
+            self._request.refuse_column(min(self._unseen), self._keys)
+
+
 def _lines(
     stream: pa.NativeFile, part: FilePart, max_line_bytes: int
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the 1-based number and content of each non-blank line of a part; of an overlong line, only its head."""
-    number, offset, stop = part.lines_before, part.start, part.stop
-    if part.skips and part.start:
-        # The last line that begins before the part ends inside it, and counts as a line before the part.
-        number, left = number + 1, part.start - 1
-        while left and (block := stream.read(min(left, _BUFFER_BYTES))):
-            number, left = number + block.count(b"\n"), left - len(block)
-    reader = io.BufferedReader(stream, _BUFFER_BYTES)
-    if part.inside_bytes is not None:
-        offset, stop = 0, part.inside_bytes
-        if not part.begins_line:
-            offset, number = _skip_line(reader), number + 1
-    elif part.start:
-        offset = (
-            part.start - 1 if part.skips else reader.seek(part.start - 1)
-        ) + _skip_line(reader)
-        if not part.skips:
-            number += (
-                offset > part.start
-            )  # skipped the rest of a line that begins in the previous part
-    while (stop is None or offset < stop) and (
-        line := reader.readline(max_line_bytes + 1)
-    ):
+    """Yield the 1-based number and content of each non-blank line of a part.
+
+    Of an overlong line, only its head.
+    """
+    reader, number, offset = _at_first_line(stream, part)
+    stop = part.stop if part.inside_bytes is None else part.inside_bytes
+    while stop is None or offset < stop:
+        line = reader.readline(max_line_bytes + 1)
+        if not line:
+            return
         number += 1
         offset += len(line)
         is_whole = len(line) <= max_line_bytes or line.endswith(b"\n")
@@ -182,6 +203,48 @@ def _lines(
             yield number, line
         if not is_whole and (stop is None or offset < stop):
             offset += _skip_line(reader)
+
+
+def _at_first_line(
+    stream: pa.NativeFile, part: FilePart
+) -> tuple[io.BufferedReader, int, int]:
+    """Return a reader at the first line that begins in a part.
+
+    Also returns the number of lines before it, and where it begins: in bytes of the
+    file, or of the part's zstd frames.
+    """
+    number = part.lines_before
+    if part.skips and part.start:
+        # The last line that begins before the part ends inside it, and counts as a line
+        # before the part.
+        number += 1 + _skip_bytes(stream, part.start - 1)
+    reader = io.BufferedReader(stream, _BUFFER_BYTES)
+    if part.inside_bytes is not None:
+        if part.begins_line:
+            return reader, number, 0
+        return reader, number + 1, _skip_line(reader)
+    if not part.start:
+        return reader, number, 0
+    # From the byte before the part: if it ends a line, the part begins one.
+    if not part.skips:
+        reader.seek(part.start - 1)
+    offset = part.start - 1 + _skip_line(reader)
+    if not part.skips and offset > part.start:
+        number += 1  # a line that begins in the previous part
+    return reader, number, offset
+
+
+def _skip_bytes(stream: pa.NativeFile, count: int) -> int:
+    """Read so many bytes; return the number of lines that end in them."""
+    lines = 0
+    left = count
+    while left:
+        block = stream.read(min(left, _BUFFER_BYTES))
+        if not block:
+            break
+        lines += block.count(b"\n")
+        left -= len(block)
+    return lines
 
 
 def _skip_line(reader: io.BufferedReader) -> int:
@@ -211,11 +274,12 @@ def _parse(line: bytes, text_columns: Sequence[str]) -> Json | tuple[RejectKind,
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         try:
-            # Python's parser also accepts common deviations outside the text: NaN as a score, half a surrogate pair in a title.
+            # Python's parser also accepts common deviations outside the text: NaN as a
+            # score, half a surrogate pair in a title.
             value = json.loads(line.decode("utf-8"))
             if isinstance(value, dict):
-                found = [value_at(value, column) for column in text_columns]
-                text = document_text(text_columns, found)
+                parts = [value_at(value, column) for column in text_columns]
+                text = document_text(text_columns, parts)
                 if isinstance(text, str):
                     text.encode("utf-8")
         except UnicodeDecodeError:
@@ -223,11 +287,13 @@ def _parse(line: bytes, text_columns: Sequence[str]) -> Json | tuple[RejectKind,
         except UnicodeEncodeError:
             return RejectKind.LONE_SURROGATE, ""
         except (ValueError, RecursionError):
-            # The parser's own "line 1" would contradict the line number of the reject. At the end of a truncated line it counts
-            # columns from 1 again.
+            # The parser's own "line 1" would contradict the line number of the reject.
+            # At the end of a truncated line it counts columns from 1 again.
             column = min(error.pos, len(error.doc.rstrip("\r\n"))) + 1
             return RejectKind.BROKEN_JSON, f"{error.msg} at column {column}"
-    return value if isinstance(value, dict) else (RejectKind.NOT_AN_OBJECT, "")
+    if isinstance(value, dict):
+        return value
+    return RejectKind.NOT_AN_OBJECT, ""
 
 
 def _refuse_whole_json(file: InputFile, line: bytes) -> None:
@@ -254,18 +320,17 @@ def _refuse_objects_across_lines(file: InputFile, head: Sequence[bytes]) -> None
         return
     except json.JSONDecodeError as error:
         is_cut = error.pos >= len(text)
-        second = _parse(head[1], ()) if len(head) > 1 else {}
-        goes_on = isinstance(second, tuple) and second[0] is RejectKind.BROKEN_JSON
-        if is_cut and goes_on:
-            _refuse(file, _OVER_LINES, jq=_JQ_OBJECTS)
+        if is_cut and len(head) > 1:
+            second = _parse(head[1], ())
+            if isinstance(second, tuple) and second[0] is RejectKind.BROKEN_JSON:
+                _refuse(file, _OVER_LINES, jq=_JQ_OBJECTS)
         return
     if text[end:].lstrip().startswith("{"):
-        _refuse(
-            file, "several JSON objects in one line, not JSON lines", jq=_JQ_OBJECTS
-        )
+        content = "several JSON objects in one line, not JSON lines"
+        _refuse(file, content, jq=_JQ_OBJECTS)
 
 
-def _refuse(file: InputFile, problem: str, *, jq: str) -> NoReturn:
+def _refuse(file: InputFile, content: str, *, jq: str) -> NoReturn:
     """Raise CorpusError with the command that converts a file to JSON lines."""
     name = shlex.quote(file.name)
     compression = compression_of(file.name)
@@ -274,4 +339,6 @@ def _refuse(file: InputFile, problem: str, *, jq: str) -> NoReturn:
     command = f"{jq} {name} > {target}"
     if compression:
         command = f"{DECOMPRESS[compression]} {name} | {jq} > {target}"
-    raise CorpusError(f"{file.path} is {problem}; convert it: {command}")
+    raise CorpusError(
+        where=file.path, problem=f"it is {content}", fix=f"convert it: {command}"
+    )

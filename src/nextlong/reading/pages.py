@@ -29,7 +29,7 @@ MARKUP: Final = 20  # maximum bytes of a page per character of its text
 
 
 class Pages(InputFormat):
-    """The base class of archives and single pages; `columns` are the available metadata."""
+    """The base class of archives and pages; `columns` are the available metadata."""
 
     columns: tuple[str, ...]
     extractor = library("resiliparse")
@@ -39,19 +39,23 @@ class Pages(InputFormat):
     ) -> Iterator[Mapping[str, Any]]:
         """Yield nothing. Raises CorpusError if the packages are missing."""
         if not self.extractor:
-            problem = "needs the package resiliparse, which is not installed"
             raise CorpusError(
-                f"{part.file.path} {problem}; pip install 'nextlong[web]'"
+                where=part.file.path,
+                problem="it needs the package resiliparse, which is not installed",
+                fix="pip install 'nextlong[web]'",
             )
         return super().rows(stream, part)
 
     def check(self, stream: pa.NativeFile, request: ReadRequest) -> InputFile:
-        """Return the file. Raises CorpusError for missing packages and for columns that pages do not have."""
+        """Return the file.
+
+        Raises CorpusError for missing packages and for columns that pages do not have.
+        """
         self.rows(stream, request.part)
         named = [(name, key) for name, key in request.required() if key != "text"]
-        for name, key in (
-            [*named, (request.source.id, "id")] if request.source.names_ids else named
-        ):
+        if request.source.names_ids:
+            named.append((request.source.id, "id"))
+        for name, key in named:
             if name not in self.columns:
                 request.refuse_column(name, self.columns, key=key)
         return request.part.file
@@ -65,9 +69,11 @@ class _Html(Pages):
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the page of a file, or why it is rejected."""
         file = self.check(stream, request)
-        limit = MARKUP * request.max_document_chars
-        if len(raw := stream.read(limit + 1)) > limit:
-            yield Reject(file.name, 1, RejectKind.TOO_LONG, f"over {limit:,} bytes")
+        max_bytes = MARKUP * request.max_document_chars
+        raw = stream.read(max_bytes + 1)
+        if len(raw) > max_bytes:
+            detail = f"over {max_bytes:,} bytes"
+            yield Reject(file.name, 1, RejectKind.TOO_LONG, detail)
             return
         try:
             text, values = page_of(raw, None)
@@ -75,9 +81,8 @@ class _Html(Pages):
             yield Reject(file.name, 1, RejectKind.BROKEN_PAGE, str(error))
             return
         own_id = values.get(request.source.id) or file.name
-        yield request.record(
-            text, own_id, 1, tuple(values.get(name) for name in request.columns)
-        )
+        columns = tuple(values.get(name) for name in request.columns)
+        yield request.record(text, own_id, 1, columns)
 
 
 class _PlainText(InputFormat):
@@ -89,23 +94,25 @@ class _PlainText(InputFormat):
         """Yield the file as one document, or why it is rejected."""
         file = request.part.file
         if request.columns:
-            why = f"but the source's metadata or filter names {request.columns[0]!r}; remove them for plain text"
-            raise CorpusError(f"{file.path} is plain text and has no columns, {why}")
-        limit_bytes = 4 * request.max_document_chars + len(codecs.BOM_UTF8)
+            raise CorpusError(
+                where=file.path,
+                problem="it is plain text and has no columns, but the source's metadata "
+                f"or filter names {request.columns[0]!r}",
+                fix="remove them for plain text",
+            )
+        # A character of UTF-8 has four bytes at most.
+        max_bytes = 4 * request.max_document_chars + len(codecs.BOM_UTF8)
+        raw = stream.read(max_bytes + 1)
+        if len(raw) > max_bytes:
+            detail = f"over {request.max_document_chars:,} characters"
+            yield Reject(file.name, 1, RejectKind.TOO_LONG, detail)
+            return
         try:
-            if len(raw := stream.read(limit_bytes + 1)) > limit_bytes:
-                yield Reject(
-                    file.name,
-                    1,
-                    RejectKind.TOO_LONG,
-                    f"over {request.max_document_chars:,} characters",
-                )
-            else:
-                yield Record(
-                    raw.removeprefix(codecs.BOM_UTF8).decode("utf-8"), file.name, 1
-                )
+            text = raw.removeprefix(codecs.BOM_UTF8).decode("utf-8")
         except UnicodeDecodeError:
             yield Reject(file.name, 1, RejectKind.INVALID_UTF8)
+        else:
+            yield Record(text, file.name, 1)
 
 
 FORMAT: Final = (_Html(), _PlainText())
@@ -114,8 +121,8 @@ FORMAT: Final = (_Html(), _PlainText())
 def page_of(raw: bytes, charset: str | None) -> tuple[str, dict[str, str | None]]:
     """Return the text of a page's main content, and its title and language.
 
-    `charset` is the one that the HTTP header declares. Raises ValueError for a page that
-    cannot be parsed.
+    `charset` is the one that the HTTP header declares. Raises ValueError for a page
+    that cannot be parsed.
     """
     from resiliparse.extract.html2text import extract_plain_text
     from resiliparse.parse.html import HTMLTree

@@ -1,7 +1,10 @@
-"""Records: one document as read from a file, or why a line or row is none; the base class of input formats.
+"""Records: one document as read from a file, or why a line or row is none.
 
-In:  an open file and a `ReadRequest`. Out: `Record`, `Reject` and `Skip` objects in file order. An input format is one subclass of
-`InputFormat`; the rest of the package never depends on a particular format.
+In:  an open file and a `ReadRequest`.
+Out: `Record`, `Reject` and `Skip` objects in file order.
+
+An input format is one subclass of `InputFormat`; the rest of the package never depends
+on a particular format.
 """
 
 from __future__ import annotations
@@ -29,9 +32,8 @@ class Record(NamedTuple):
     text: str
     source_id: str
     line: int
-    values: tuple[
-        Any, ...
-    ] = ()  # of the columns in `metadata` and `filter`; None for a missing value
+    # Of the columns in `metadata` and `filter`; None for a missing value.
+    values: tuple[Any, ...] = ()
 
 
 class RejectKind(StrEnum):
@@ -103,61 +105,68 @@ class ReadRequest:
     max_document_chars: int  # longer texts may be read in part or not at all
 
     def required(self) -> list[tuple[str, str]]:
-        """Return the required columns, text first, each with the recipe key that names it."""
-        return [
-            *((name, "text") for name in self.source.text_columns),
-            *((name, "metadata or filter") for name in self.columns),
-        ]
+        """Return the required columns, text first, each with the key that names it."""
+        texts = [(name, "text") for name in self.source.text_columns]
+        others = [(name, "metadata or filter") for name in self.columns]
+        return [*texts, *others]
 
     def record(
         self, text: str, own_id: Any, line: int, values: tuple[Any, ...] = ()
     ) -> Record:
-        """Return the record of a line or row, with the user's own id as a string, or file:line."""
+        """Return the record of a line or row, with the user's own id, or file:line."""
         if own_id is None or own_id == "" or isinstance(own_id, dict | list):
             return Record(text, f"{self.part.file.name}:{line}", line, values)
-        return Record(
-            text, str(own_id).encode("utf-8", "replace").decode(), line, values
-        )
+        source_id = str(own_id).encode("utf-8", "replace").decode()
+        return Record(text, source_id, line, values)
 
     def refuse_column(
         self, column: str, known: Sequence[str], *, key: str = "text"
     ) -> NoReturn:
-        """Raise CorpusError for a column that the file lacks or has twice; `key` is the recipe key that names it."""
+        """Raise CorpusError for a column that the file lacks or has twice.
+
+        `key` is the recipe key that names it.
+        """
         path = self.part.file.path
-        if (count := known.count(column)) > 1:
+        count = known.count(column)
+        if count > 1:
             raise CorpusError(
-                f"{path} has {count} columns {column!r}, so {key} is ambiguous; rename one of them"
+                where=path,
+                problem=f"it has {count} columns {column!r}, so {key} is ambiguous",
+                fix="rename one of them",
             )
-        near = difflib.get_close_matches(column, known, n=1)
-        what, choice = f"that {key} names", "one of these"
+        purpose = f"that {key} names"
+        fix = f"set the source's {key} to one of these"
         if key == "text":
-            what, choice = "for the text", "the one that holds the text"
-        fix = (
-            f"did you mean {near[0]!r}?"
-            if near
-            else f"set the source's {key} to {choice}"
-        )
+            purpose = "for the text"
+            fix = "set the source's text to the one that holds the text"
+        near = difflib.get_close_matches(column, known, n=1)
+        if near:
+            fix = f"did you mean {near[0]!r}?"
+        shown = f"only {', '.join(known[:20])}" if known else "nor any other"
         raise CorpusError(
-            f"{path} has no column {column!r} {what}; it has {', '.join(known[:20]) or 'none'}; {fix}"
+            where=path,
+            problem=f"it has no column {column!r} {purpose}, {shown}",
+            fix=fix,
         )
 
 
 class InputFormat(ABC):
-    """A format of input files. To add one, assign an instance of a subclass to FORMAT in a module of this folder."""
+    """A format of input files.
+
+    To add one, assign an instance of a subclass to FORMAT in a module of this folder.
+    """
 
     name: str  # as in the recipe's `format`
     suffixes: tuple[str, ...]
-    compression: Literal["around", "inside"] = (
-        "around"  # around: .gz or another one may follow the suffix
-    )
+    # Around: .gz or another suffix of a compression may follow the format's own.
+    compression: Literal["around", "inside"] = "around"
     has_columns = True
-    is_text = True  # whether its files are text, in the source's `encoding`
-    is_lines = (
-        False  # whether each line is a record that can be read without the lines above
-    )
-    extractor: str | None = (
-        None  # name and version of the library that extracts text; "" if it is not installed
-    )
+    # Whether its files are text, in the source's `encoding`.
+    is_text = True
+    # Whether each line is a record that can be read without the lines above.
+    is_lines = False
+    # Name and version of the library that extracts text; "" if it is not installed.
+    extractor: str | None = None
 
     @abstractmethod
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
@@ -174,29 +183,33 @@ class InputFormat(ABC):
     def text_bytes(
         self, file: InputFile, source: Source, head_bytes: int
     ) -> tuple[int, int]:
-        """Estimate from the head of a file: return (bytes of text, bytes on disk that contain them)."""
-        # The incomplete line at the end is assumed to be like the lines before it.
+        """Estimate from the head of a file how much text it holds.
+
+        Returns (bytes of text, bytes on disk that contain them).
+        """
         head, raw_bytes = read_head(file, head_bytes)
         head = bytes_as_utf8(head, source.encoding)
-        whole = (
-            head if raw_bytes == file.bytes else head[: head.rfind(b"\n") + 1] or head
-        )
+        # The incomplete line at the end is assumed to be like the lines before it.
+        whole_lines = head
+        if raw_bytes != file.bytes:
+            whole_lines = head[: head.rfind(b"\n") + 1] or head
+        request = ReadRequest(FilePart(file), source, (), len(head))
         text_bytes = 0
-        with suppress(
-            CorpusError, OSError, EOFError
-        ):  # the head may end within a record
-            for item in self.read(
-                pa.BufferReader(whole),
-                ReadRequest(FilePart(file), source, (), len(head)),
-            ):
-                text_bytes += len(item.text.encode()) if isinstance(item, Record) else 0
-        return len(head) * text_bytes // len(whole) if text_bytes else len(
-            head
-        ), raw_bytes
+        # The head may end within a record.
+        with suppress(CorpusError, OSError, EOFError):
+            for item in self.read(pa.BufferReader(whole_lines), request):
+                if isinstance(item, Record):
+                    text_bytes += len(item.text.encode())
+        if text_bytes == 0:
+            return len(head), raw_bytes
+        return len(head) * text_bytes // len(whole_lines), raw_bytes
 
 
 class SplittableFormat(InputFormat):
-    """A format whose uncompressed files several tasks can share, and whose records can be read from any position."""
+    """A format whose uncompressed files several tasks can share.
+
+    Its records can be read from any position.
+    """
 
     @abstractmethod
     def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
@@ -211,18 +224,26 @@ class SplittableFormat(InputFormat):
         position: float,
         read_bytes: int,
     ) -> tuple[Items, float]:
-        """Read about `read_bytes` on disk from a position in [0, 1); return the records and their fraction of the file."""
+        """Read about `read_bytes` on disk from a position in [0, 1).
+
+        Returns the records and their fraction of the file.
+        """
 
 
 def text_problem(text: str, max_document_chars: int) -> tuple[RejectKind, str] | None:
     """Return why a text is rejected, as kind and detail; None if it is accepted."""
     if len(text) > max_document_chars:
         return RejectKind.TOO_LONG, f"{len(text):,} characters"
-    return (RejectKind.EMPTY, "") if not text or text.isspace() else None
+    if not text or text.isspace():
+        return RejectKind.EMPTY, ""
+    return None
 
 
 def library(package: str) -> str:
-    """Return name and version of a library whose results depend on its version; "" if it is not installed."""
+    """Return name and version of a library, on which its results depend.
+
+    "" if it is not installed.
+    """
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
@@ -231,21 +252,30 @@ def library(package: str) -> str:
 
 @contextmanager
 def explained(file: InputFile) -> Iterator[None]:
-    """Turn errors of file systems and decoders into a CorpusError that names the file and the fix."""
+    """Turn errors of file systems and decoders into a CorpusError.
+
+    It names the file and the fix.
+    """
     try:
         yield
     except FileNotFoundError:
         raise CorpusError(
-            f"{file.path} was deleted after it was listed; restore it, or run again without it"
+            where=file.path,
+            problem="it was deleted after it was listed",
+            fix="restore it, or run again without it",
         ) from None
     except PermissionError as error:
         raise CorpusError(
-            f"{file.path} cannot be read ({error.strerror}); change its permissions"
+            where=file.path,
+            problem=f"it cannot be read ({error.strerror})",
+            fix="change its permissions",
         ) from None
     except (OSError, pa.ArrowException) as error:
         check_unchanged(file)
         reason = " ".join(str(error).split())
-        cure = "download it again, or rename it if its content has another format than its suffix"
         raise CorpusError(
-            f"{file.path} is truncated or damaged ({reason}); {cure}"
+            where=file.path,
+            problem=f"it is truncated or damaged ({reason})",
+            fix="download it again, or rename it if its content has another format than "
+            "its suffix",
         ) from None

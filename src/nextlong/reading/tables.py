@@ -73,7 +73,7 @@ _Path = tuple[str, ...]  # of a column or a struct field; () if there is none
 
 @dataclass(frozen=True)
 class _TextColumn:
-    """A column of the text, and the path inside the items of its list, such as `.text`."""
+    """A column of the text, and the path inside the items of its list: `.text`."""
 
     path: _Path
     inside: str | None = None
@@ -83,7 +83,7 @@ class _TextColumn:
 
 @dataclass(frozen=True)
 class _Columns:
-    """The columns that are read of a file; the path of the id is () if there is none."""
+    """The columns that are read of a file; the path of the id is () if it has none."""
 
     texts: tuple[_TextColumn, ...]
     id: _Path
@@ -91,7 +91,7 @@ class _Columns:
 
     @property
     def dotted(self) -> list[str]:
-        """The names of the columns, each once, with dots between the parts of a path."""
+        """The names of the columns, each once; the parts of a path joined by dots."""
         return list(dict.fromkeys(".".join(path) for path in self._paths))
 
     @property
@@ -287,14 +287,7 @@ class _Delimited(InputFormat):
                 fix="correct the row",
             )
         names = [name.strip() for name in header]
-        if len(names) == 1 and source.text_columns != tuple(names):
-            self._refuse_single_name(names[0], file)
-        for name, key in request.required():
-            count = names.count(name)
-            if count == 0:
-                self._refuse_other_delimiter(first_row, file, wanted=name)
-            if count != 1:
-                request.refuse_column(name, names, key=key)
+        self._check_names(names, first_row, request)
         id_index = names.index(source.id) if names.count(source.id) == 1 else None
         text_indexes = [names.index(name) for name in source.text_columns]
         indexes = [names.index(name) for name in request.columns]
@@ -312,6 +305,20 @@ class _Delimited(InputFormat):
             assert isinstance(text, str), text  # fields are strings
             values = tuple(row[index] or None for index in indexes)
             yield request.record(text, own_id, line, values)
+
+    def _check_names(
+        self, names: Sequence[str], first_row: bytes, request: ReadRequest
+    ) -> None:
+        """Raise CorpusError unless each column of a request is there once."""
+        file = request.part.file
+        if len(names) == 1 and request.source.text_columns != tuple(names):
+            self._refuse_single_name(names[0], file)
+        for name, key in request.required():
+            count = names.count(name)
+            if count == 0:
+                self._refuse_other_delimiter(first_row, file, wanted=name)
+            if count != 1:
+                request.refuse_column(name, names, key=key)
 
     def rows(
         self, stream: pa.NativeFile, part: FilePart
@@ -351,7 +358,7 @@ class _Delimited(InputFormat):
         if any(len(name) > _MAX_NAME_CHARS for name in header):
             raise CorpusError(
                 where=f"{file.path}:1",
-                problem="the first row holds a text instead of the names of the columns",
+                problem="the first row holds a text instead of the names of columns",
                 fix="insert a row with their names, such as id and text",
             )
 
@@ -380,8 +387,8 @@ class _Delimited(InputFormat):
                 if "unexpected end" in reason or "field limit" in reason:
                     raise CorpusError(
                         where=f"{file.path}:{line}",
-                        problem="the row that begins here has an unclosed quote (read up "
-                        f"to line {rows.line_num:,})",
+                        problem="the row that begins here has an unclosed quote (read "
+                        f"up to line {rows.line_num:,})",
                         fix="close it, and double quotes inside a quoted field",
                     ) from None
                 yield line, reason
@@ -628,7 +635,7 @@ def _resolve_text(
 
 
 def _type_inside(kind: pa.DataType | None, inside: str) -> pa.DataType | None:
-    """Return the type at a path such as `[].text` inside a type; None if there is none."""
+    """Return the type at a path such as `[].text` inside a type; None for none."""
     while inside and kind is not None and not pa.types.is_null(kind):
         if inside.startswith(EACH):
             kind = kind.value_type if _is_list(kind) else None

@@ -1,12 +1,12 @@
 """Web archives: the records of WARC and WET files → documents.
 
-The documents are the HTML pages with status 200, and the texts of a WET file. Each other
-record is counted by reason: a `Skip` if it is no page by its kind (a request, an image, a
-page that was not found), a `Reject` if it is broken.
+The documents are the HTML pages with status 200, and the texts of a WET file. Each
+other record is counted by reason: a `Skip` if it is no page by its kind (a request, an
+image, a page that was not found), a `Reject` if it is broken.
 
-The records are delimited here (ISO 28500, 5 and 6), not by FastWARC, because its iterator
-ends at the first record whose length is wrong or skips it without a word, and yields a
-record before it is known where it ends.
+The records are delimited here (ISO 28500, 5 and 6), not by FastWARC, because its
+iterator ends at the first record whose length is wrong or skips it without a word, and
+yields a record before it is known where it ends.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ FORMAT: Final = _Warc()
 def _records(source: _Rewindable, max_bytes: int) -> Iterator[_ArchiveRecord]:
     """Yield the records of an archive, the broken ones with their problem.
 
-    After a broken record, reading continues with the next line that can begin one. Raises
-    OSError if the file does not begin with a record, or ends within one.
+    After a broken record, reading continues with the next line that can begin one.
+    Raises OSError if the file does not begin with a record, or ends within one.
     """
     number = 0
     _, line = _separator(source)
