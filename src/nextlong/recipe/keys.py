@@ -369,7 +369,7 @@ class Ingest(Section):
 
 
 class Ray(Section):
-    """The cluster for executor: ray; all nodes must see run_dir under the same path."""
+    """The cluster for executor: ray; all nodes must see the run directory under the same path."""
 
     address: Named | None = keyed(
         None,
