@@ -12,7 +12,6 @@ from tokenizers import (
 )
 
 from nextlong.sequences.tokenizer import (
-    lossy_tokenizer,
     lost_share,
     token_chars,
     train_bpe,
@@ -206,11 +205,3 @@ def test_characters_that_no_token_says_are_counted(tokenizer, text, lost):
 
 def test_no_text_loses_nothing():
     assert lost_share(words("the"), [], []) == 0
-
-
-def test_the_warning_says_the_share_and_a_cure():
-    assert lossy_tokenizer(0.0) == ""
-    assert lossy_tokenizer(0.0496).startswith("loses 5.0% of the text's characters")
-    assert lossy_tokenizer(0.0496).endswith(
-        "use a byte-level tokenizer, which is lossless"
-    )

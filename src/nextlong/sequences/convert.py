@@ -1,12 +1,14 @@
-"""Convert: a tokenizer from the vocabulary file of a model without tokenizer.json, by transformers (extra `convert`).
+"""Convert: a tokenizer from the vocabulary file of a model without tokenizer.json.
 
-In:  tokenizer.model of SentencePiece or tiktoken, tekken.json, *.tiktoken, or vocab.json and merges.txt, beside the model's
-     tokenizer_config.json or config.json.
-Out: a tokenizer of Hugging Face `tokenizers`.
+In:  tokenizer.model of SentencePiece or tiktoken, tekken.json, *.tiktoken, or
+     vocab.json and merges.txt, beside the model's tokenizer_config.json or config.json.
+Out: a tokenizer of Hugging Face `tokenizers`, made by transformers (extra `convert`).
 
-A vocabulary file does not say where words end or whether a space stands before a text, so transformers needs to know the
-model's class. Without it, and for some models with it, transformers 5 returns other ids than the model's own tokenizer, or
-none, without an error. Therefore the result is compared with the vocabulary file, and with SentencePiece's own ids.
+A vocabulary file does not say where words end or whether a space stands before a text,
+so transformers needs to know the model's class. Without it, and for some models with
+it, transformers 5 returns other ids than the model's own tokenizer, or none, without an
+error. Therefore the result is compared with the vocabulary file, and with
+SentencePiece's own ids.
 """
 
 from __future__ import annotations
@@ -58,11 +60,49 @@ def is_vocabulary(path: Path) -> bool:
 
 
 def convert(vocabulary: Path) -> Tokenizer:
-    """Return the tokenizer of a vocabulary file. Raises TokenizerError if it cannot be converted exactly."""
-    folder = vocabulary.parent
-    config = _config(folder)
+    """Return the tokenizer of a vocabulary file.
+
+    Raises TokenizerError if it cannot be converted exactly.
+    """
+    special = _check_convertible(vocabulary)
+    # Nothing is requested from the Hub: the folder has all files of the tokenizer.
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    import transformers
+
+    auto: Any = transformers.AutoTokenizer
+    try:
+        loaded = auto.from_pretrained(vocabulary.parent, local_files_only=True)
+        converted = Tokenizer.from_str(loaded.backend_tokenizer.to_str())
+    # Each kind of file raises exceptions of another library.
+    except Exception as error:
+        raise _refusal(vocabulary, first_sentence(error)) from None
+    difference = _difference(converted, vocabulary)
+    if difference and _is_sentencepiece_bpe(converted, vocabulary):
+        converted = _merged_by_score(converted, vocabulary)
+        difference = _difference(converted, vocabulary)
+    if difference:
+        raise _refusal(vocabulary, difference)
+    for expected_id, token in special.items():
+        content = token["content"]
+        found_id = converted.token_to_id(content)
+        if str(found_id) != expected_id:
+            raise _refusal(
+                vocabulary,
+                f"transformers converts it to a tokenizer that gives {content} the id "
+                f"{found_id} instead of {expected_id}",
+            )
+    return converted
+
+
+def _check_convertible(vocabulary: Path) -> dict[str, Any]:
+    """Return the special tokens of the model by id, as a string.
+
+    Raises TokenizerError if a file or a package that the conversion needs is missing.
+    """
+    config = _config(vocabulary.parent)
     names_class = bool(config.keys() & {"tokenizer_class", "model_type"})
-    if not names_class and vocabulary.name != "tekken.json":
+    is_tekken = vocabulary.name == "tekken.json"
+    if not names_class and not is_tekken:
         raise _refusal(
             vocabulary,
             "tokenizer_config.json of its model is missing, so its class is unknown",
@@ -74,42 +114,20 @@ def convert(vocabulary: Path) -> Tokenizer:
             "tokenizer_config.json does not list its special tokens, which a file of "
             "tiktoken does not have",
         )
-    if vocabulary.name == "tekken.json" and find_spec("mistral_common") is None:
+    if is_tekken and find_spec("mistral_common") is None:
         raise _refusal(vocabulary, "mistral-common, which converts it, is missing")
     missing = [name for name in _packages(vocabulary) if find_spec(name) is None]
     if missing:
+        packages = ", ".join(missing)
         raise TokenizerError(
-            f"tokenizer.source: {vocabulary} is a vocabulary file and must be "
-            f"converted, but {', '.join(missing)} is not installed; run "
-            "`pip install 'nextlong[convert]'`"
+            where="tokenizer.source",
+            problem=(
+                f"{vocabulary} is a vocabulary file and must be converted, "
+                f"but {packages} is not installed"
+            ),
+            fix="run `pip install 'nextlong[convert]'`",
         )
-    # Nothing is requested from the Hub: the folder has all files of the tokenizer.
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    import transformers
-
-    auto: Any = transformers.AutoTokenizer
-    try:
-        loaded = auto.from_pretrained(folder, local_files_only=True)
-        converted = Tokenizer.from_str(loaded.backend_tokenizer.to_str())
-    # Each kind of file raises exceptions of another library.
-    except Exception as error:
-        raise _refusal(vocabulary, first_sentence(error)) from None
-    difference = _difference(converted, vocabulary)
-    if difference and _is_sentencepiece_bpe(converted, vocabulary):
-        converted = _merged_by_score(converted, vocabulary)
-        difference = _difference(converted, vocabulary)
-    if difference:
-        raise _refusal(vocabulary, difference)
-    for number, token in special.items():
-        content = token["content"]
-        found = converted.token_to_id(content)
-        if str(found) != number:
-            raise _refusal(
-                vocabulary,
-                f"transformers converts it to a tokenizer that gives {content} the id "
-                f"{found} instead of {number}",
-            )
-    return converted
+    return special
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -118,7 +136,8 @@ def _config(folder: Path) -> dict[str, Any]:
     for name in reversed(CONFIGS):
         with suppress(OSError, ValueError):
             config = json.loads((folder / name).read_text(encoding="utf-8"))
-            keys |= config if isinstance(config, dict) else {}
+            if isinstance(config, dict):
+                keys |= config
     return keys
 
 
@@ -132,7 +151,7 @@ def _packages(vocabulary: Path) -> Iterable[str]:
 
 
 def _is_tiktoken(vocabulary: Path) -> bool:
-    """Return whether a file has lines of a base64 word and a rank, as tiktoken's files."""
+    """Return whether a file has lines of a base64 word and a rank, as tiktoken's."""
     with vocabulary.open("rb") as file:
         words = file.readline(1000).split()
     return len(words) == 2 and words[1].isdigit()
@@ -144,31 +163,32 @@ def _is_sentencepiece_bpe(converted: Tokenizer, vocabulary: Path) -> bool:
 
 
 def _merged_by_score(converted: Tokenizer, vocabulary: Path) -> Tokenizer:
-    """Return a tokenizer whose merges have the order of the scores in SentencePiece's file.
+    """Return a tokenizer whose merges have the order of the scores in the file.
 
-    transformers 5 orders them by id. In Mistral's file, the pieces of several spaces have low ids but the lowest score.
+    transformers 5 orders them by id. In Mistral's file, the pieces of several spaces
+    have low ids but the lowest score.
     """
     from sentencepiece import SentencePieceProcessor
     from transformers.convert_slow_tokenizer import generate_merges
 
     reference = SentencePieceProcessor(model_file=str(vocabulary))
-    ids = range(reference.get_piece_size())
-    pieces = [reference.id_to_piece(number) for number in ids]
-    ids_of_pieces = dict(zip(pieces, ids, strict=True))
-    scores = {
-        piece: reference.get_score(number) for piece, number in ids_of_pieces.items()
-    }
-    plain = json.loads(converted.to_str())
-    plain["model"]["merges"] = [
-        list(pair) for pair in generate_merges(ids_of_pieces, scores)
-    ]
-    return Tokenizer.from_str(json.dumps(plain))
+    id_of: dict[str, int] = {}
+    score_of: dict[str, float] = {}
+    for token_id in range(reference.get_piece_size()):
+        piece = reference.id_to_piece(token_id)
+        id_of[piece] = token_id
+        score_of[piece] = reference.get_score(token_id)
+    description = json.loads(converted.to_str())
+    merges = generate_merges(id_of, score_of)
+    description["model"]["merges"] = [list(pair) for pair in merges]
+    return Tokenizer.from_str(json.dumps(description))
 
 
 def _difference(converted: Tokenizer, vocabulary: Path) -> str:
-    """Return how a converted tokenizer differs from its vocabulary file; "" if it does not."""
+    """Return how a converted tokenizer differs from its vocabulary file, "" if not."""
     ids = converted.encode(_PROBE, add_special_tokens=False).ids
-    size, expected = converted.get_vocab_size(), 0
+    size = converted.get_vocab_size()
+    expected = 0
     if vocabulary.suffix == ".json" and vocabulary.name != "tekken.json":
         expected = len(json.loads(vocabulary.read_text(encoding="utf-8")))
     elif vocabulary.suffix == ".txt" or _is_tiktoken(vocabulary):
@@ -194,7 +214,11 @@ def _difference(converted: Tokenizer, vocabulary: Path) -> str:
 
 def _refusal(vocabulary: Path, problem: str) -> TokenizerError:
     return TokenizerError(
-        f"tokenizer.source: {vocabulary} is a vocabulary file, and {problem}; get the "
-        "tokenizer.json of the same model, with MODEL as its name: `hf download MODEL "
-        f"tokenizer.json tokenizer_config.json --local-dir {vocabulary.parent}`"
+        where="tokenizer.source",
+        problem=f"{vocabulary} is a vocabulary file, and {problem}",
+        fix=(
+            "get the tokenizer.json of the same model, with MODEL as its name: "
+            "`hf download MODEL tokenizer.json tokenizer_config.json "
+            f"--local-dir {vocabulary.parent}`"
+        ),
     )

@@ -1,19 +1,26 @@
-"""Tokenize the chunks that drafts refer to, each once, to exactly the ids of Hugging Face `tokenizers` (the reference).
+"""Tokenize the chunks that drafts refer to, to exactly the ids of Hugging Face.
 
-In:  DRAFTS; DOCUMENTS and CHUNKS of all shards; a tokenizer.json; TOKENS of earlier variants, from which rows are copied.
-Out: TOKENS of each shard: flat ids (uint32) and offsets (int64, one more than rows), both memory-mappable `.npy`; the ids of
-     the i-th requested row are ids[offsets[i]:offsets[i + 1]]. They equal `encode(text, add_special_tokens=False)` of the
-     reference with `encode_special_tokens`: the name of a special token is text, so that no document can end a sequence.
-     Only a chunk that begins its document gets the space that some tokenizers put before a text (artifacts/continuation.py).
+In:  DRAFTS; DOCUMENTS and CHUNKS of all shards; a tokenizer.json; TOKENS of earlier
+     variants, from which rows are copied.
+Out: TOKENS of each shard: flat ids (uint32) and offsets (int64, one more than rows),
+     both memory-mappable `.npy`; the ids of the i-th requested row are
+     ids[offsets[i]:offsets[i + 1]]. They equal `encode(text, add_special_tokens=False)`
+     of the reference, `tokenizers`, with `encode_special_tokens`: the name of a special
+     token is text, so that no document can end a sequence. Only a chunk that begins its
+     document gets the space that some tokenizers put before a text
+     (artifacts/continuation.py).
 
-fastokens encodes where its ids are the same. It is about forty times as fast, but takes long to load a large vocabulary, so a
-process loads it when it expects enough text, or when the reference has encoded as much. Wrong ids damage training data
-silently. Therefore:
+Each chunk is encoded once. fastokens encodes where its ids are the same. It is about
+forty times as fast, but takes long to load a large vocabulary, so a process loads it
+when it expects enough text, or when the reference has encoded as much. Wrong ids damage
+training data silently. Therefore:
 
-1.  fastokens must load the tokenizer (it supports little but byte-level BPE) and give the reference's ids on `_trial_texts`.
-2.  Texts with one of the three characters that the two libraries classify differently are encoded by the reference; a test
-    tries all other characters.
-3.  The first texts and then every 256th are encoded by both, and a step fails if a process has seen a difference.
+1.  fastokens must load the tokenizer (it supports little but byte-level BPE) and give
+    the reference's ids on `_trial_texts`.
+2.  Texts with one of the three characters that the two libraries classify differently
+    are encoded by the reference; a test tries all other characters.
+3.  The first texts and then every 256th are encoded by both, and a step fails if a
+    process has seen a difference.
 """
 
 from __future__ import annotations
@@ -62,31 +69,37 @@ from nextlong.text import Json
 # One thread, like everything in a worker; fastokens reads this when it first encodes.
 os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
 
-# The long s and the Kelvin sign match s and k when case is ignored; U+180E was white space until Unicode 6.3.
+# The long s and the Kelvin sign match s and k when case is ignored; U+180E was white
+# space until Unicode 6.3.
 _DOUBTFUL: Final = "\u017f\u212a\u180e"
 _ALWAYS_CHECKED: Final = 16
 _CHECK_EVERY: Final = 256
-# The reference needs gigabytes for texts of many million characters, and panics on 10 million spaces in a row.
+# The reference needs gigabytes for texts of many million characters, and panics on 10
+# million spaces in a row.
 _MAX_CHECKED_CHARS: Final = 2**17
-# fastokens is loaded and tried in about 15 ms per 1,000 entries; the reference encodes 40 characters an entry in that time.
+# fastokens is loaded and tried in about 15 ms per 1,000 entries; the reference encodes
+# 40 characters per entry in that time.
 _CHARS_WORTH_AN_ENTRY: Final = 40
 SPEED_UP: Final = 40.0  # of fastokens over the reference
 
 Engine = Literal["auto", "reference"]
-_Encoded = tuple[
-    NDArray[np.uint32], NDArray[np.int64]
-]  # flat ids, and the length of each text
+# Flat ids, and the length of each text.
+_Encoded = tuple[NDArray[np.uint32], NDArray[np.int64]]
 
 _TRIED_ADDED_TOKENS: Final = 200
 # By hash of the tokenizer.json, so that a process tries a tokenizer only once.
 _verdicts: dict[int, bool] = {}
-# Contractions, spaces and control characters, numbers, normalized characters, scripts, emoji, unassigned characters.
+# Contractions, spaces and control characters, numbers, normalized characters, scripts,
+# emoji, unassigned characters.
 _AWKWARD: Final = (
-    "'s", "'S", "'ſ", "'t", "'rE", "'ve", "'LL", "'d", "’s", "ſ", "\u212a", " ", "  ", "    ", "\n", "\r\n", "\n\n", "\r", "\t",
-    "\x0b", "\x1c", "\x00", "\x7f", "\u0085", "\u00a0", "\u2028", "\u3000", "\u200b", "\u200d", "\ufeff", "\u1680",
-    "1", "12", "1234567", "½", "²", "Ⅷ", "١٢", "१२३४", "１２３", "\U0001d7d8", "e\u0301", "\u0301", "a\u0323\u0302", "Å", "\u212b",
-    "\u1100\u1161", "각", "ﬁ", "ẞ", "İ", "ǆ", "क्ष", "שָׁלוֹם", "العربية", "東京", "ไทย", "\ue000", "\U000e0041", "\u0378",
-    "🤗", "👩\u200d👩\u200d👧", "\U0001f1e9\U0001f1ea", "❤️", "\U0001fae8", "the", " The", "don", "x", "<", "|>", "</s>", "▁", "Ġ",
+    "'s", "'S", "'ſ", "'t", "'rE", "'ve", "'LL", "'d", "’s", "ſ", "\u212a",
+    " ", "  ", "    ", "\n", "\r\n", "\n\n", "\r", "\t", "\x0b", "\x1c", "\x00", "\x7f",
+    "\u0085", "\u00a0", "\u2028", "\u3000", "\u200b", "\u200d", "\ufeff", "\u1680",
+    "1", "12", "1234567", "½", "²", "Ⅷ", "١٢", "१२३४", "１２３", "\U0001d7d8",
+    "e\u0301", "\u0301", "a\u0323\u0302", "Å", "\u212b", "\u1100\u1161", "각", "ﬁ",
+    "ẞ", "İ", "ǆ", "क्ष", "שָׁלוֹם", "العربية", "東京", "ไทย", "\ue000", "\U000e0041",
+    "\u0378", "🤗", "👩\u200d👩\u200d👧", "\U0001f1e9\U0001f1ea", "❤️", "\U0001fae8",
+    "the", " The", "don", "x", "<", "|>", "</s>", "▁", "Ġ",
     "!", "...", "#", "_", "==", "https://a.b/c?d=1",
 )  # fmt: skip
 
@@ -94,27 +107,38 @@ _AWKWARD: Final = (
 _Known = tuple[Path | None, Path, Path]
 
 _COPIED_ROWS = 4096  # rows copied at a time
-# A worker keeps fastokens from task to task, and loading it takes as long as encoding 200 MB. For less text than that,
-# several workers that were idle still finish sooner than one.
+# A worker keeps fastokens from task to task, and loading it takes as long as encoding
+# 200 MB. For less text than that, several workers that were idle still finish sooner
+# than one.
 CHARS_PER_TASK: Final = 40_000_000
 
 
 def chars_before_loading(tokenizer: Tokenizer) -> int:
-    """Return the number of characters below which loading fastokens takes longer than encoding with the reference."""
+    """Return below how many characters loading fastokens is not worth it.
+
+    Loading it takes longer than encoding fewer characters with the reference.
+    """
     return _CHARS_WORTH_AN_ENTRY * int(tokenizer.get_vocab_size())
 
 
 def is_known_to_be_fast(tokenizer: Tokenizer) -> bool:
-    """Return whether fastokens probably supports the tokenizer, without loading it: whether it is a byte-level BPE."""
+    """Return whether fastokens probably supports the tokenizer, without loading it.
+
+    It does if this is a byte-level BPE.
+    """
     return isinstance(tokenizer.model, BPE) and "ByteLevel" in str(tokenizer.decoder)
 
 
 class TextEncoder:
-    """Encode texts as the reference does, by fastokens if its ids are the same and it is worth loading. Single-threaded."""
+    """Encode texts as the reference does, single-threaded.
+
+    By fastokens if its ids are the same and it is worth loading.
+    """
 
     def __init__(self, tokenizer: Tokenizer, *, engine: Engine = "auto") -> None:
         tokenizer.encode_special_tokens = True
-        self._reference, self._is_settled = tokenizer, engine == "reference"
+        self._reference = tokenizer
+        self._is_settled = engine == "reference"  # whether fastokens is out or in
         self._fast: fastokens.Tokenizer | None = None
         self._chars_before_loading = chars_before_loading(tokenizer)
         self._contexts = contexts_of(tokenizer)
@@ -122,37 +146,30 @@ class TextEncoder:
         self.checkable_texts = 0  # texts encoded since the checks began
 
     def expect(self, chars: float) -> Literal["fastokens", "reference"]:
-        """Load fastokens if this is worth it for `chars` more characters and its ids are right; return what encodes."""
+        """Load fastokens if its ids are right and `chars` more characters are worth it.
+
+        Returns what encodes from now on.
+        """
         if not self._is_settled and chars >= self._chars_before_loading:
             self._is_settled = True
-            key = xxhash.xxh3_128_intdigest(
-                (written := self._reference.to_str()).encode()
-            )
-            with suppress(
-                ValueError
-            ):  # fastokens does not support the tokenizer, so the reference encodes
-                fast = fastokens.Tokenizer.from_json_str(written)
-                if key not in _verdicts:
-                    texts = list(_trial_texts(self._reference))
-                    true = _joined(
-                        _reference_ids(self._reference, text) for text in texts
-                    )
-                    encoded = _encode_fast(fast, self._reference, texts)
-                    _verdicts[key] = np.array_equal(
-                        encoded[0], true[0]
-                    ) and np.array_equal(encoded[1], true[1])
-                self._fast = fast if _verdicts[key] else None
+            # fastokens may not support the tokenizer, so the reference encodes.
+            with suppress(ValueError):
+                self._fast = _trusted_fast(self._reference)
         return "reference" if self._fast is None else "fastokens"
 
     def encode_chunks(self, texts: Sequence[str], begins: Sequence[bool]) -> _Encoded:
-        """Return the flat ids of chunks within their documents, and the number of ids of each chunk, shape (len(texts),).
+        """Return the flat ids of chunks within their documents, and the ids of each.
 
-        `begins` tells which chunks begin their document.
+        The latter is a number per chunk, shape (len(texts),). `begins` tells which
+        chunks begin their document.
         """
         if not texts or not self._contexts:
             return self.encode_batch(texts)
         ids = encode_within(
-            texts, begins, contexts=self._contexts, encode=self._encode_each
+            texts,
+            begins,
+            contexts=self._contexts,
+            encode=self._encode_each,
         )
         return _joined(ids)
 
@@ -161,7 +178,7 @@ class TextEncoder:
         return np.split(ids, np.cumsum(lengths)[:-1])
 
     def encode_batch(self, texts: Sequence[str]) -> _Encoded:
-        """Return the flat ids of whole texts, and the number of ids of each text, shape (len(texts),)."""
+        """Return the flat ids of whole texts, and the number of ids of each text."""
         self.expect(0)
         if self._fast is None:
             self._chars_before_loading -= sum(map(len, texts))
@@ -170,28 +187,59 @@ class TextEncoder:
             ids, lengths = _encode_fast(self._fast, self._reference, texts)
         except ValueError:  # e.g. a limit of its regular expressions
             return _joined(_reference_ids(self._reference, text) for text in texts)
-        stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
-        for place, text in enumerate(texts):
-            number = self.checkable_texts + place
-            if (number < _ALWAYS_CHECKED or number % _CHECK_EVERY == 0) and len(
-                text
-            ) <= _MAX_CHECKED_CHARS:
-                text_ids = ids[stops[place] - lengths[place] : stops[place]]
-                self.mismatches += not np.array_equal(
-                    text_ids, _reference_ids(self._reference, text)
-                )
-        self.checkable_texts += len(texts)
+        self._check_some(texts, ids, lengths)
         return ids, lengths
+
+    def _check_some(
+        self,
+        texts: Sequence[str],
+        ids: NDArray[np.uint32],
+        lengths: NDArray[np.int64],
+    ) -> None:
+        """Compare the ids of the first texts and then of every 256th."""
+        stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
+        for index, text in enumerate(texts, self.checkable_texts):
+            is_due = index < _ALWAYS_CHECKED or index % _CHECK_EVERY == 0
+            if not is_due or len(text) > _MAX_CHECKED_CHARS:
+                continue
+            stop = stops[index - self.checkable_texts]
+            length = lengths[index - self.checkable_texts]
+            true_ids = _reference_ids(self._reference, text)
+            if not np.array_equal(ids[stop - length : stop], true_ids):
+                self.mismatches += 1
+        self.checkable_texts += len(texts)
 
 
 @lru_cache(maxsize=1)
 def kept_encoder(path: Path, engine: Engine) -> TextEncoder:
-    """Return the encoder of a tokenizer.json; a worker keeps it from task to task, because fastokens takes a second to load."""
+    """Return the encoder of a tokenizer.json.
+
+    A worker keeps it from task to task, because fastokens takes a second to load.
+    """
     return TextEncoder(read_tokenizer(path), engine=engine)
 
 
+def _trusted_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:
+    """Return the tokenizer of fastokens; None if it gives other ids on trial texts.
+
+    Raises ValueError if it does not support the tokenizer.
+    """
+    content = reference.to_str()
+    fast = fastokens.Tokenizer.from_json_str(content)
+    key = xxhash.xxh3_128_intdigest(content.encode())
+    if key not in _verdicts:
+        texts = list(_trial_texts(reference))
+        true_ids, true_lengths = _joined(
+            _reference_ids(reference, text) for text in texts
+        )
+        ids, lengths = _encode_fast(fast, reference, texts)
+        has_lengths = np.array_equal(lengths, true_lengths)
+        _verdicts[key] = has_lengths and np.array_equal(ids, true_ids)
+    return fast if _verdicts[key] else None
+
+
 def _trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
-    """Yield about 70,000 characters on which another tokenizer is likely to differ from the reference."""
+    """Yield about 70,000 characters on which tokenizers are likely to differ."""
     for piece in ("", *_AWKWARD):
         yield piece
         yield f"a{piece}1 {piece}'{piece} \n{piece}{piece}"
@@ -201,56 +249,57 @@ def _trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
     yield "a " * 500
     # Every 16th character, in a word and alone.
     for first in (*range(0x20, 0xD800, 0x400), *range(0xE000, 0x20000, 0x400)):
-        codes = (
-            code
-            for code in range(first, first + 0x400, 16)
-            if not 0xD800 <= code < 0xE000
-        )
-        yield "".join(f"a{chr(code)} {chr(code)}" for code in codes)
-    added = sorted(
-        {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    )
+        codes = range(first, first + 0x400, 16)
+        chars = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
+        yield "".join(f"a{char} {char}" for char in chars)
+    added_tokens = tokenizer.get_added_tokens_decoder().values()
+    added = sorted({token.content for token in added_tokens})
     for content in added[:: max(1, len(added) // _TRIED_ADDED_TOKENS)]:
-        yield f"x{content}y {content}  {content}\n{content}{content}\u0301{content[:-1]} {content.upper()}{content[1:]}"
+        yield (
+            f"x{content}y {content}  {content}\n{content}{content}\u0301"
+            f"{content[:-1]} {content.upper()}{content[1:]}"
+        )
 
 
 def _encode_fast(
-    fast: fastokens.Tokenizer, reference: Tokenizer, texts: Sequence[str]
+    fast: fastokens.Tokenizer,
+    reference: Tokenizer,
+    texts: Sequence[str],
 ) -> _Encoded:
-    doubtful = [
-        place
-        for place, text in enumerate(texts)
-        if any(char in text for char in _DOUBTFUL)
-    ]
+    """Return the ids of texts by fastokens, of doubtful ones by the reference."""
+    doubtful = [index for index, text in enumerate(texts) if _is_doubtful(text)]
     certain = list(texts)
-    for place in doubtful:
-        certain[place] = ""
+    for index in doubtful:
+        certain[index] = ""
     ids_bytes, offsets_bytes = fast.encode_batch_flat(
         certain, add_special_tokens=False, split_special_tokens=True
     )
-    ids, offsets = (
-        np.frombuffer(ids_bytes, np.uint32),
-        np.frombuffer(offsets_bytes, np.uint64).astype(np.int64),
-    )
+    ids = np.frombuffer(ids_bytes, np.uint32)
+    offsets = np.frombuffer(offsets_bytes, np.uint64).astype(np.int64)
     if not doubtful:
         return ids, np.diff(offsets)
     # fastokens encoded "" for doubtful texts, so each has an empty part to replace.
     parts = np.split(ids, offsets[1:-1])
-    for place in doubtful:
-        parts[place] = _reference_ids(reference, texts[place])
+    for index in doubtful:
+        parts[index] = _reference_ids(reference, texts[index])
     return _joined(parts)
+
+
+def _is_doubtful(text: str) -> bool:
+    return any(char in text for char in _DOUBTFUL)
 
 
 def _reference_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
     # A batch of one avoids computing offsets, and never starts a thread pool.
-    return np.array(
-        tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids, np.uint32
-    )
+    (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
+    return np.array(encoding.ids, np.uint32)
 
 
 def _joined(all_ids: Iterable[NDArray[np.uint32]]) -> _Encoded:
+    """Return the ids of several texts, concatenated, and how many each has."""
     parts = [np.empty(0, np.uint32), *all_ids]
-    return np.concatenate(parts), np.array([len(part) for part in parts[1:]], np.int64)
+    lengths = [len(part) for part in parts[1:]]
+    return np.concatenate(parts), np.array(lengths, np.int64)
 
 
 # Of the steps that write token ids.
@@ -258,7 +307,10 @@ VERSIONS: Final = {"lengths": 2, "tokens": 3}
 
 
 class TokensResult(TaskResult):
-    """Chunks encoded or copied from an earlier variant; `mismatches`: chunks whose ids differ from the reference's."""
+    """Chunks encoded or copied from an earlier variant.
+
+    `mismatches`: chunks whose ids differ from the reference's.
+    """
 
     chunks: int
     tokens: int
@@ -271,123 +323,186 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
     """Return the step that lists the chunks of the first `limit` DRAFTS (None: all)."""
 
     def tasks(done: Artifacts) -> list[Task]:
-        drafts, chunks = (
-            DraftFiles.of(done).drafts,
-            chunk_files(done).chunks,
+        task = partial(
+            _list_referenced_chunks,
+            drafts=DraftFiles.of(done).drafts,
+            chunks=chunk_files(done).chunks,
+            limit=limit,
         )
-        return [
-            partial(_list_referenced_chunks, drafts=drafts, chunks=chunks, limit=limit)
-        ]
+        return [task]
 
-    inputs = (chunk, draft)
     return Step(
-        "referenced_chunks",
-        1,
-        {"limit": limit},
-        inputs,
-        tasks,
-        ReferencedChunksResult,
+        name="referenced_chunks",
+        version=1,
+        config={"limit": limit},
+        inputs=(chunk, draft),
+        tasks=tasks,
+        result=ReferencedChunksResult,
     )
 
 
 def _list_referenced_chunks(
-    out: Path, *, drafts: Sequence[Path], chunks: Sequence[Path], limit: int | None
+    out: Path,
+    *,
+    drafts: Sequence[Path],
+    chunks: Sequence[Path],
+    limit: int | None,
 ) -> ReferencedChunksResult:
-    """Choose the first `limit` drafts and list their chunks; write `{out}.{shard}.rows.npy`, sorted, for each shard."""
-    starts = np.cumsum(
-        [0, *map(count_chunks, chunks)]
-    )  # the first chunk of each shard among all chunks
-    named = np.zeros(
-        starts[-1], np.bool_
-    )  # whether a draft names each chunk: one byte a chunk of the corpus
-    take: list[int] = []
+    """Choose the first `limit` drafts and list their chunks.
+
+    Writes `{out}.{shard}.rows.npy`, sorted, for each shard.
+    """
+    # The first chunk of each shard among all chunks, and whether a draft names each
+    # chunk: one byte per chunk of the corpus.
+    starts = np.cumsum([0, *map(count_chunks, chunks)])
+    is_named = np.zeros(starts[-1], np.bool_)
+    take: list[int] = []  # drafts of each file
     for path in drafts:
+        left = None if limit is None else limit - sum(take)
         take.append(0)
-        for _, draft in islice(
-            record_batches(path), None if limit is None else limit - sum(take)
-        ):
+        for _, draft in islice(record_batches(path), left):
             ids = draft.column("chunk_id").values.to_numpy()
-            named[starts[schemas.shard_of(ids)] + schemas.row_of(ids)] = True
+            shard_starts = starts[schemas.shard_of(ids)]
+            is_named[shard_starts + schemas.row_of(ids)] = True
             take[-1] += 1
     for shard, (first, last) in enumerate(pairwise(starts.tolist())):
-        np.save(f"{out}.{shard:05d}.rows.npy", np.flatnonzero(named[first:last]))
+        rows = np.flatnonzero(is_named[first:last])
+        np.save(f"{out}.{shard:05d}.rows.npy", rows)
+    named_chunks = int(np.count_nonzero(is_named))
     return ReferencedChunksResult(
-        take=tuple(take), drafts=sum(take), chunks=int(np.count_nonzero(named))
+        take=tuple(take), drafts=sum(take), chunks=named_chunks
     )
 
 
 def tokens_step(
-    ingest: Step, chunk: Step, tokenizer: Step, referenced: Step, *, engine: Engine
+    ingest: Step,
+    chunk: Step,
+    tokenizer: Step,
+    referenced: Step,
+    *,
+    engine: Engine,
 ) -> Step:
-    """Return the step from the referenced chunks to TOKENS; rows that `lengths` or earlier variants have are copied."""
+    """Return the step from the referenced chunks to TOKENS.
+
+    Rows that `lengths` or earlier variants have are copied.
+    """
     config = {"engine": engine}
 
     def tasks(done: Artifacts) -> list[Task]:
+        run_dir = done["tokenizer"].folder.parent
         fingerprints = {
             step.name: step.fingerprint for step in (ingest, chunk, tokenizer)
         }
-        run_dir = done["tokenizer"].folder.parent
-        # Finished steps that have the `fingerprints` ids for the `fingerprints` rows.
-        earlier: list[list[_Known]] = []
-        for folder in sorted(run_dir.glob("[0-9][0-9]-lengths-*")):
-            lengths = _open_tokens("lengths", folder, fingerprints, config)
-            if lengths is not None:
-                files = (TokensFiles(lengths).offsets, TokensFiles(lengths).ids)
-                earlier.append([(None, *own) for own in zip(*files, strict=True)])
-        for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
-            tokens = _open_tokens("tokens", folder, fingerprints, config)
-            if tokens is None:
-                continue
-            # A folder that is partly removed: tokenize these rows again.
-            with suppress(RunError, ValueError):
-                fingerprint = tokens.manifest["inputs"]["referenced_chunks"]
-                (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{fingerprint}")
-                referenced = open_done("referenced_chunks", named)
-                rows = ReferencedChunksFiles(referenced).rows
-                files = (TokensFiles(tokens).offsets, TokensFiles(tokens).ids)
-                earlier.append(list(zip(rows, *files, strict=True)))
-        text, rows_paths = corpus(done), ReferencedChunksFiles.of(done).rows
-        chunked = chunks_of(done).results(ChunkResult)
-        chunks, chars = (
-            sum(part.chunks for part in chunked),
-            sum(part.chars for part in chunked),
-        )
-        most_rows = CHARS_PER_TASK * chunks // max(1, chars)
-        # Consecutive shards make up a task, of at most `most_rows` rows unless it is a single shard.
-        groups, room = list[list[_RequestedRows]](), 0
-        for shard, paths in enumerate(
-            zip(text.documents, text.chunks, rows_paths, strict=True)
-        ):
-            count = len(np.load(paths[-1], mmap_mode="r"))
-            if not groups or count > room:
-                groups.append([])
-                room = most_rows
-            groups[-1].append(
-                _RequestedRows(shard, *paths, known=[files[shard] for files in earlier])
+        earlier = list(_earlier_tokens(run_dir, fingerprints, config))
+        files = corpus(done)
+        row_files = ReferencedChunksFiles.of(done).rows
+        paths = zip(files.documents, files.chunks, row_files, strict=True)
+        requested = []
+        for shard, (documents, chunks, rows) in enumerate(paths):
+            known = [step_files[shard] for step_files in earlier]
+            requested.append(
+                _RequestedRows(
+                    shard,
+                    documents,
+                    chunks,
+                    rows,
+                    known,
+                )
             )
-            room -= count
+        shards = chunks_of(done).results(ChunkResult)
+        chunk_count = sum(shard.chunks for shard in shards)
+        chars = sum(shard.chars for shard in shards)
+        max_rows = CHARS_PER_TASK * chunk_count // max(1, chars)
         path = TokenizerFiles.of(done).tokenizer
         return [
-            partial(_tokenize_shards, requested=group, tokenizer=path, engine=engine)
-            for group in groups
+            partial(
+                _tokenize_shards,
+                requested=group,
+                tokenizer=path,
+                engine=engine,
+            )
+            for group in _grouped(requested, max_rows)
         ]
 
-    inputs = (ingest, chunk, tokenizer, referenced)
     return Step(
-        "tokens",
-        VERSIONS["tokens"],
-        config,
-        inputs,
-        tasks,
-        TokensResult,
+        name="tokens",
+        version=VERSIONS["tokens"],
+        config=config,
+        inputs=(ingest, chunk, tokenizer, referenced),
+        tasks=tasks,
+        result=TokensResult,
         check=check_ids,
     )
 
 
+def _earlier_tokens(
+    run_dir: Path,
+    fingerprints: dict[str, str],
+    config: Json,
+) -> Iterator[list[_Known]]:
+    """Yield the files, by shard, of finished steps that have the same ids.
+
+    Those made from the inputs with these fingerprints, of the same rows.
+    """
+    for folder in sorted(run_dir.glob("[0-9][0-9]-lengths-*")):
+        lengths = _open_tokens(
+            "lengths",
+            folder,
+            fingerprints,
+            config,
+        )
+        if lengths is not None:
+            files = TokensFiles(lengths)
+            pairs = zip(files.offsets, files.ids, strict=True)
+            yield [(None, offsets, ids) for offsets, ids in pairs]
+    for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
+        tokens = _open_tokens(
+            "tokens",
+            folder,
+            fingerprints,
+            config,
+        )
+        if tokens is None:
+            continue
+        # A folder that is partly removed: tokenize these rows again.
+        with suppress(RunError, ValueError):
+            fingerprint = tokens.manifest["inputs"]["referenced_chunks"]
+            (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{fingerprint}")
+            referenced = open_done("referenced_chunks", named)
+            rows = ReferencedChunksFiles(referenced).rows
+            files = TokensFiles(tokens)
+            yield list(zip(rows, files.offsets, files.ids, strict=True))
+
+
+def _grouped(
+    requested: Sequence[_RequestedRows], max_rows: int
+) -> list[list[_RequestedRows]]:
+    """Return groups of consecutive shards, each of which makes up a task.
+
+    A group has at most `max_rows` rows unless it is a single shard.
+    """
+    groups: list[list[_RequestedRows]] = []
+    room = 0
+    for shard in requested:
+        rows = len(np.load(shard.rows, mmap_mode="r"))
+        if not groups or rows > room:
+            groups.append([])
+            room = max_rows
+        groups[-1].append(shard)
+        room -= rows
+    return groups
+
+
 def _open_tokens(
-    name: str, folder: Path, fingerprints: dict[str, str], config: Json
+    name: str,
+    folder: Path,
+    fingerprints: dict[str, str],
+    config: Json,
 ) -> Artifact | None:
-    """Return a finished step that has the same ids for the same chunks; None for any other, or a damaged one."""
+    """Return a finished step that has the same ids for the same chunks.
+
+    None for any other, or a damaged one.
+    """
     with suppress(RunError, ValueError):
         done = open_done(name, folder)
         manifest = done.manifest
@@ -399,14 +514,20 @@ def _open_tokens(
 
 
 def check_ids(done: Artifact) -> None:
-    """Raise RunError if fastokens gave other ids than the reference in a task of a step."""
+    """Raise RunError if fastokens gave other ids than the reference in any task."""
     counts = [task.mismatches for task in done.results(TokensResult)]
-    if wrong := ", ".join(
-        f"{count:,} of task {number}" for number, count in enumerate(counts) if count
-    ):
+    wrong = [f"{count:,} of task {task}" for task, count in enumerate(counts) if count]
+    if wrong:
         raise RunError(
-            f"fastokens gave other ids than the reference tokenizer for some checked chunks ({wrong}); "
-            "run again with --set tokenizer.engine=reference, and please report it with the name of your tokenizer"
+            where="tokenizer.engine",
+            problem=(
+                "fastokens gave other ids than the reference tokenizer "
+                f"for some checked chunks ({', '.join(wrong)})"
+            ),
+            fix=(
+                "run again with --set tokenizer.engine=reference, "
+                "and please report it with the name of your tokenizer"
+            ),
         )
 
 
@@ -418,7 +539,10 @@ def tokenize_shard(
     tokenizer: Path,
     engine: Engine,
 ) -> tuple[TokensResult, NDArray[np.int64]]:
-    """Encode all chunks of a shard; write `{out}.ids.npy` and `.offsets.npy`. Also return the tokens of each, shape (chunks,)."""
+    """Encode all chunks of a shard; also return the tokens of each, shape (chunks,).
+
+    Writes `{out}.ids.npy` and `.offsets.npy`.
+    """
     encoder = kept_encoder(tokenizer, engine)
     encoder.checkable_texts = 0
     table = read_chunks(chunks, ("start", "end"))
@@ -430,6 +554,7 @@ def tokenize_shard(
         for batch in iter_chunk_texts(documents, chunks):
             ids, lengths[batch.rows] = encoder.encode_chunks(batch.texts, batch.begins)
             sink.write(ids.data)
+        # The header again, now that the number of ids is known.
         offsets = np.append(0, np.cumsum(lengths))
         sink.seek(0)
         write_header(sink, np.dtype(np.uint32), int(offsets[-1]))
@@ -445,7 +570,10 @@ def tokenize_shard(
 
 
 class _RequestedRows(NamedTuple):
-    """A shard, the requested rows (.npy, sorted int64, shape (n,)), and the files that earlier variants have of it."""
+    """A shard, the requested rows, and the files that earlier variants have of it.
+
+    The rows are sorted int64, shape (n,), in an `.npy`.
+    """
 
     shard: int
     documents: Path
@@ -454,82 +582,64 @@ class _RequestedRows(NamedTuple):
     known: Sequence[_Known] = ()
 
 
-def _open_known(
-    rows: Path | None, offsets: Path, ids: Path
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32]]:
+class _Source(NamedTuple):
+    """Ids of some chunks of a shard, from an earlier step or encoded now.
+
+    Those of rows[i] are ids[offsets[i]:offsets[i + 1]].
+    """
+
+    rows: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    ids: NDArray[np.uint32]
+
+
+def _open_known(rows: Path | None, offsets: Path, ids: Path) -> _Source:
     """Memory-map the ids of an earlier step."""
     known_offsets = np.load(offsets, mmap_mode="r")
     known_rows = np.arange(len(known_offsets) - 1)
     if rows is not None:
         known_rows = np.load(rows, mmap_mode="r")
-    return known_rows, known_offsets, np.load(ids, mmap_mode="r")
+    return _Source(known_rows, known_offsets, np.load(ids, mmap_mode="r"))
 
 
 def _tokenize_shards(
-    out: Path, *, requested: Sequence[_RequestedRows], tokenizer: Path, engine: Engine
+    out: Path,
+    *,
+    requested: Sequence[_RequestedRows],
+    tokenizer: Path,
+    engine: Engine,
 ) -> TokensResult:
-    """Encode or copy the requested rows of shards; write `{out}.{shard}.ids.npy` and `.offsets.npy`."""
+    """Encode or copy the requested rows of shards.
+
+    Writes `{out}.{shard}.ids.npy` and `.offsets.npy`.
+    """
     encoder = kept_encoder(tokenizer, engine)
     encoder.checkable_texts = 0
-    chunks = tokens = chars = copied = new_chars = 0
+    chunks = 0
+    tokens = 0
+    chars = 0
+    copied = 0
+    new_chars = 0
     shards = []
     for shard in requested:
-        table, rows = read_chunks(shard.chunks, ("start", "end")), np.load(shard.rows)
+        table = read_chunks(shard.chunks, ("start", "end"))
+        rows = np.load(shard.rows)
         is_new = np.ones(len(rows), np.bool_)
         for known in shard.known:
-            is_new &= ~np.isin(rows, _open_known(*known)[0], assume_unique=True)
-        sizes = table["end"][rows] - table["start"][rows]
+            is_new &= ~np.isin(rows, _open_known(*known).rows, assume_unique=True)
         shards.append((shard, rows, is_new))
-        chunks, chars, copied = (
-            chunks + len(rows),
-            chars + int(sizes.sum()),
-            copied + int((~is_new).sum()),
-        )
+        sizes = table["end"][rows] - table["start"][rows]
+        chunks += len(rows)
+        chars += int(sizes.sum())
+        copied += int(np.count_nonzero(~is_new))
         new_chars += int(sizes[is_new].sum())
     encoder.expect(new_chars)
     for shard, rows, is_new in shards:
-        new_ids, new_lengths = [np.empty(0, np.uint32)], [np.zeros(1, np.int64)]
-        for batch in iter_chunk_texts(shard.documents, shard.chunks, rows[is_new]):
-            ids, of_texts = encoder.encode_chunks(batch.texts, batch.begins)
-            new_ids.append(ids)
-            new_lengths.append(of_texts)
         sources = [_open_known(*known) for known in shard.known]
-        sources.append(
-            (
-                rows[is_new],
-                np.cumsum(np.concatenate(new_lengths)),
-                np.concatenate(new_ids),
-            )
-        )
-        # (n,) each, of the requested rows: the number of the source, where the ids begin in it, and how many there are.
-        origin, starts, lengths = (np.zeros(len(rows), np.int64) for _ in range(3))
-        for number, (known_rows, offsets, _) in enumerate(sources):
-            held = np.flatnonzero(np.isin(rows, known_rows, assume_unique=True))
-            places = np.searchsorted(known_rows, rows[held])
-            origin[held], starts[held], lengths[held] = (
-                number,
-                offsets[places],
-                offsets[places + 1] - offsets[places],
-            )
-        stem = f"{out}.{shard.shard:05d}"
-        with open(f"{stem}.ids.npy", "wb") as sink:
-            write_header(sink, np.dtype(np.uint32), int(lengths.sum()))
-            for first in range(0, len(rows), _COPIED_ROWS):
-                block = (
-                    column[first : first + _COPIED_ROWS].tolist()
-                    for column in (origin, starts, lengths)
-                )
-                pieces = [
-                    sources[number][2][start : start + size]
-                    for number, start, size in zip(*block, strict=True)
-                ]
-                sink.write(np.concatenate(pieces).data)
-        np.save(
-            f"{stem}.offsets.npy",
-            np.cumsum(np.concatenate([np.zeros(1, np.int64), lengths])),
-        )
-        tokens += int(lengths.sum())
-    # Mismatches of the encoder in earlier tasks count as well, because they cast doubt on the ids of this task.
+        sources.append(_encode_rows(encoder, shard, rows[is_new]))
+        tokens += _write_ids(f"{out}.{shard.shard:05d}", rows, sources)
+    # Mismatches of the encoder in earlier tasks count as well, because they cast doubt
+    # on the ids of this task.
     return TokensResult(
         chunks=chunks,
         tokens=tokens,
@@ -537,3 +647,50 @@ def _tokenize_shards(
         copied_chunks=copied,
         mismatches=encoder.mismatches,
     )
+
+
+def _encode_rows(
+    encoder: TextEncoder,
+    shard: _RequestedRows,
+    rows: NDArray[np.int64],
+) -> _Source:
+    """Return the ids of some chunks of a shard."""
+    all_ids = [np.empty(0, np.uint32)]
+    all_lengths = [np.zeros(1, np.int64)]
+    for batch in iter_chunk_texts(shard.documents, shard.chunks, rows):
+        ids, lengths = encoder.encode_chunks(batch.texts, batch.begins)
+        all_ids.append(ids)
+        all_lengths.append(lengths)
+    offsets = np.cumsum(np.concatenate(all_lengths))
+    return _Source(rows, offsets, np.concatenate(all_ids))
+
+
+def _write_ids(stem: str, rows: NDArray[np.int64], sources: Sequence[_Source]) -> int:
+    """Write TOKENS of the rows from the sources that have them; return the tokens."""
+    # (n,) each, of the rows: the source, where the ids begin in it, and how many there
+    # are. If several sources have a row, the last one counts.
+    origins = np.zeros(len(rows), np.int64)
+    starts = np.zeros(len(rows), np.int64)
+    lengths = np.zeros(len(rows), np.int64)
+    for origin, source in enumerate(sources):
+        found = np.flatnonzero(np.isin(rows, source.rows, assume_unique=True))
+        indices = np.searchsorted(source.rows, rows[found])
+        first = source.offsets[indices]
+        origins[found] = origin
+        starts[found] = first
+        lengths[found] = source.offsets[indices + 1] - first
+    tokens = int(lengths.sum())
+    with open(f"{stem}.ids.npy", "wb") as sink:
+        write_header(sink, np.dtype(np.uint32), tokens)
+        for first_row in range(0, len(rows), _COPIED_ROWS):
+            block = slice(first_row, first_row + _COPIED_ROWS)
+            columns = (origins[block], starts[block], lengths[block])
+            places = zip(*(column.tolist() for column in columns), strict=True)
+            pieces = [
+                sources[origin].ids[start : start + length]
+                for origin, start, length in places
+            ]
+            sink.write(np.concatenate(pieces).data)
+    offsets = np.cumsum(np.concatenate([np.zeros(1, np.int64), lengths]))
+    np.save(f"{stem}.offsets.npy", offsets)
+    return tokens
