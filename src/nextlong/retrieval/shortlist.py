@@ -1,19 +1,23 @@
-"""Shortlist the chunks to embed by BM25, so that a transformer encodes only part of the corpus.
+"""Shortlist the chunks to embed by BM25, so that a transformer encodes fewer.
 
 In:  DOCUMENTS and CHUNKS, and the sampled META_DOCUMENTS.
-Out: SHORTLIST, uint8 (chunks,) for each shard: the bits _SHORTLISTED and _CONTROL. Chunks with either bit are embedded.
+Out: SHORTLIST, uint8 (chunks,) for each shard: the bits _SHORTLISTED and _CONTROL. Chunks
+     with either bit are embedded.
 
-The shortlist holds the chunks of the meta-documents and, for each meta-chunk, its share of the `mine.shortlist_chunks` best
-chunks by BM25 (after LiteLong, arXiv 2509.15568). A sample of the corpus gives the score of the chunk at that rank, and each
-shard marks its chunks that reach this score for some meta-chunk, so no rankings are merged. Up to SAMPLED_CHUNKS chunks, the
-sample is the whole corpus and the ranks are exact.
+The shortlist holds the chunks of the meta-documents and, for each meta-chunk, its share of
+the `mine.shortlist_chunks` best chunks by BM25 (after LiteLong, arXiv 2509.15568). A sample
+of the corpus gives the score of the chunk at that rank, and each shard marks its chunks that
+reach this score for some meta-chunk, so no rankings are merged. Up to SAMPLED_CHUNKS chunks,
+the sample is the whole corpus and the ranks are exact.
 
-_CONTROL marks a random 1 % of all chunks, all embedded. The control chunk nearest to a meta-chunk has rank 100 on average, so
-the share of meta-chunks for which it is shortlisted estimates the coverage of chunks around that rank (docs/search.md).
-Control chunks among the nearest *embedded* chunks would measure deeper ranks instead.
+_CONTROL marks a random 1 % of all chunks, all embedded. The control chunk nearest to a
+meta-chunk has rank 100 on average, so the share of meta-chunks for which it is shortlisted
+estimates the coverage of chunks around that rank (docs/search.md). Control chunks among the
+nearest *embedded* chunks would measure deeper ranks instead.
 
-BM25 is Lucene's (k1 = 1.2, b = 0.75). Only the words of a meta-chunk with the highest weights are looked up, as in Lucene's
-"more like this": words of most chunks take most of the time and hardly change the ranking.
+BM25 is Lucene's (k1 = 1.2, b = 0.75). Only the words of a meta-chunk with the highest
+weights are looked up, as in Lucene's "more like this": words of most chunks take most of the
+time and hardly change the ranking. Shapes: V words of the vocabulary.
 """
 
 from __future__ import annotations
@@ -52,26 +56,30 @@ from nextlong.text import Json, counted
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-_SHORTLISTED, _CONTROL = 1, 2  # bits of SHORTLIST
+# Bits of SHORTLIST.
+_SHORTLISTED = 1
+_CONTROL = 2
 CONTROL_SHARE: Final = 0.01
-# Share of the meta-chunks with a control chunk among their candidates from which the estimate is shown (others bias it).
-_LEAST_JUDGED: Final = 0.95
-SAMPLED_CHUNKS: Final = 1 << 17  # chunks
-_LEAST_RANK: Final = 2  # in the sample; the score at a lower rank would be chance
+# Share of the meta-chunks with a control chunk among their candidates from which the estimate
+# is shown (others bias it).
+_MIN_JUDGED: Final = 0.95
+SAMPLED_CHUNKS: Final = 1 << 17
+# In the sample; the score at a lower rank would be chance.
+_MIN_RANK: Final = 2
 QUERY_WORDS: Final = 48
-_K1, _B = 1.2, 0.75
+_K1 = 1.2
+_B = 0.75
 _TEXTS_AT_ONCE: Final = 512
-_PRODUCTS_AT_ONCE: Final = (
-    1 << 24
-)  # products of query words and chunk words; their scores take about 200 MB
+# Products of query words and chunk words; their scores take about 200 MB.
+_PRODUCTS_AT_ONCE: Final = 1 << 24
 
 
 class _WordsResult(TaskResult):
-    """Counts of the sampled words: `words` in the vocabulary, `mean_words` a chunk, `chars` of the sampled chunks."""
+    """Counts of the sample: `words` in the vocabulary, `mean_words` per chunk."""
 
-    chunks: int
+    chunks: int  # of the corpus
     sampled: int
-    chars: int
+    chars: int  # of the sampled chunks
     words: int
     mean_words: float
 
@@ -84,7 +92,11 @@ class _ShortlistResult(TaskResult):
 
 
 class MineResult(TaskResult):
-    """Queries, candidates, and the `judged` queries with a control chunk among them, `shortlisted` if the nearest one is."""
+    """Queries and candidates.
+
+    `judged` queries have a control chunk among their candidates; of these, the nearest one
+    of `shortlisted` is.
+    """
 
     queries: int
     candidates: int
@@ -93,47 +105,55 @@ class MineResult(TaskResult):
 
 
 class _Vocabulary(NamedTuple):
-    """The words of at least two sampled chunks: hashes (V,), ascending, idf (V,), and the mean number of words of a chunk."""
+    """The words of at least two sampled chunks."""
 
-    hashes: NDArray[np.uint64]
-    idf: NDArray[np.float32]
-    mean_words: float
+    hashes: NDArray[np.uint64]  # (V,) ascending
+    idf: NDArray[np.float32]  # (V,)
+    mean_words: float  # per chunk
 
 
-_Counted = tuple[
-    Path, _WordsResult
-]  # the stem of what `_count_words` wrote, and its result
-_Shard = tuple[Path, Path]  # the DOCUMENTS and the CHUNKS of a shard
+# The stem of what `_count_words` wrote, and its result.
+_Counted = tuple[Path, _WordsResult]
+# The DOCUMENTS and the CHUNKS of a shard.
+_Shard = tuple[Path, Path]
 
 
 def _count_words(
     out: Path, *, corpus: corpus_files.CorpusFiles, sampled: int, seed: int
 ) -> _WordsResult:
-    """Count the words of a sample of all chunks; write a _Vocabulary and `{out}.sample.npz`, BM25 weights, CSR (V, chunks)."""
+    """Count the words of a sample of all chunks.
+
+    Writes a _Vocabulary and `{out}.sample.npz`, BM25 weights, CSR (V, chunks).
+    """
     from scipy import sparse
 
-    total = sum(map(count_chunks, corpus.chunks))
+    total = sum(count_chunks(path) for path in corpus.chunks)
     texts = sample_texts(
         corpus.documents, corpus.chunks, fraction=sampled / max(1, total), seed=seed
     )
     hashes, bounds = _hash_texts(texts)
     words = np.unique(hashes)
     counts = _count_known(hashes, bounds, words)
-    frequency = np.bincount(counts.indices, minlength=len(words))
-    several = np.flatnonzero(frequency >= 2)
-    idf = np.log1p(
-        (len(texts) - frequency[several] + 0.5) / (frequency[several] + 0.5)
-    ).astype(np.float32)
-    vocabulary = _Vocabulary(words[several], idf, len(hashes) / max(1, len(texts)))
+    chunks_of_word = np.bincount(counts.indices, minlength=len(words))
+    chosen = np.flatnonzero(chunks_of_word >= 2)
+    frequency = chunks_of_word[chosen]
+    idf = np.log1p((len(texts) - frequency + 0.5) / (frequency + 0.5))
+    vocabulary = _Vocabulary(
+        hashes=words[chosen],
+        idf=idf.astype(np.float32),
+        mean_words=len(hashes) / max(1, len(texts)),
+    )
     np.save(f"{out}.words.npy", vocabulary.hashes)
     np.save(f"{out}.idf.npy", vocabulary.idf)
-    sparse.save_npz(
-        f"{out}.sample.npz",
-        _weights(counts[:, several], np.diff(bounds), vocabulary),
-        compressed=False,
+    weights = _weights(counts[:, chosen], np.diff(bounds), vocabulary)
+    sparse.save_npz(f"{out}.sample.npz", weights, compressed=False)
+    return _WordsResult(
+        chunks=total,
+        sampled=len(texts),
+        chars=sum(len(text) for text in texts),
+        words=len(chosen),
+        mean_words=vocabulary.mean_words,
     )
-    size = {"chunks": total, "sampled": len(texts), "chars": sum(map(len, texts))}
-    return _WordsResult(words=len(several), mean_words=vocabulary.mean_words, **size)
 
 
 def _choose_words(
@@ -145,51 +165,56 @@ def _choose_words(
     words: _Counted,
     share: int,
 ) -> TaskResult:
-    """Choose the words by which the meta-chunks of some `rows` of META_DOCUMENTS are looked up, and their least scores.
+    """Choose the words by which meta-chunks are looked up, and their least scores.
 
-    Writes `{out}.queries.npz`, the counts of these words, CSR float32 (queries, V), and `{out}.least.npy`, float32 (queries,).
+    They are those of some `rows` of META_DOCUMENTS. Writes `{out}.queries.npz`, the counts
+    of these words, CSR float32 (queries, V), and `{out}.least.npy`, float32 (queries,).
     """
     from scipy import sparse
 
-    metas, vocabulary, (stem, summary) = (
-        np.load(meta_documents)[rows],
-        _read_vocabulary(words),
-        words,
-    )
-    texts = corpus.texts(
-        corpus_files.ranges(metas["first_chunk"], metas["chunks"])
-    ).tolist()
-    counts = _count_known(*_hash_texts(texts), vocabulary.hashes)
-    # Keep the words of each query with the highest weights; equal weights in the order of the vocabulary.
-    weights, chosen = (
-        counts.data * vocabulary.idf[counts.indices],
-        [np.empty(0, np.int64)],
-    )
-    for low, high in pairwise(counts.indptr.tolist()):
-        chosen.append(
-            low + np.sort(np.argsort(-weights[low:high], kind="stable")[:QUERY_WORDS])
-        )
-    chosen_places, ends = np.concatenate(chosen), np.cumsum([*map(len, chosen)])
-    queries = sparse.csr_matrix(
-        (counts.data[chosen_places], counts.indices[chosen_places], ends),
-        shape=counts.shape,
-    )
-    # The document's own chunks score best for each of its chunks, but do not count among the chunks that it is given.
+    metas = np.load(meta_documents)[rows]
+    vocabulary = _read_vocabulary(words)
+    stem, summary = words
+    ids = corpus_files.ranges(metas["first_chunk"], metas["chunks"])
+    hashes, bounds = _hash_texts(corpus.texts(ids).tolist())
+    counts = _count_known(hashes, bounds, vocabulary.hashes)
+    queries = _heaviest_words(counts, counts.data * vocabulary.idf[counts.indices])
+
+    # The document's own chunks score best for each of its chunks, but do not count among
+    # the chunks that it is given.
     own = np.repeat(metas["chunks"], metas["chunks"])
     in_sample = (share / own + own) * summary.sampled / max(1, summary.chunks)
-    ranks = np.maximum(_LEAST_RANK, np.ceil(in_sample)).astype(np.int64)
+    ranks = np.maximum(_MIN_RANK, np.ceil(in_sample)).astype(np.int64)
+    weights = sparse.load_npz(f"{stem}.sample.npz")
     least = np.full(counts.shape[0], np.inf, np.float32)
-    for begin, scores in _scores(queries, sparse.load_npz(f"{stem}.sample.npz")):
-        for row, (low, high) in enumerate(
-            zip(scores.indptr[:-1], scores.indptr[1:], strict=True), start=begin
-        ):
+    for begin, scores in _scores(queries, weights):
+        bounds_of_rows = pairwise(scores.indptr)
+        for query, (low, high) in enumerate(bounds_of_rows, start=begin):
             query_scores = scores.data[low:high]
             if len(query_scores):
-                place = max(0, len(query_scores) - int(ranks[row]))
-                least[row] = np.partition(query_scores, place)[place]
+                index = max(0, len(query_scores) - int(ranks[query]))
+                least[query] = np.partition(query_scores, index)[index]
     sparse.save_npz(f"{out}.queries.npz", queries, compressed=False)
     np.save(f"{out}.least.npy", least)
     return TaskResult()
+
+
+def _heaviest_words(counts: csr_matrix, weights: NDArray[np.float32]) -> csr_matrix:
+    """Return the counts of the words of each query with the highest weights.
+
+    Equal weights in the order of the vocabulary. `weights` are those of `counts.data`.
+    """
+    from scipy import sparse
+
+    chosen = [np.empty(0, np.int64)]
+    for low, high in pairwise(counts.indptr.tolist()):
+        order = np.argsort(-weights[low:high], kind="stable")
+        chosen.append(low + np.sort(order[:QUERY_WORDS]))
+    ends = np.cumsum([len(entries) for entries in chosen])  # (queries + 1,), from 0
+    entries = np.concatenate(chosen)
+    return sparse.csr_matrix(
+        (counts.data[entries], counts.indices[entries], ends), shape=counts.shape
+    )
 
 
 def _mark_shard(
@@ -202,129 +227,138 @@ def _mark_shard(
     queries: Sequence[Path],
     seed: int,
 ) -> _ShortlistResult:
-    """Mark the chunks of a shard to embed; write `{out}.shortlist.npy`. `queries` are the stems that `_choose_words` wrote."""
+    """Mark the chunks of a shard to embed.
+
+    `queries` are the stems that `_choose_words` wrote. Writes `{out}.shortlist.npy`.
+    """
     from scipy import sparse
 
     vocabulary = _read_vocabulary(words)
     # (chunks,) the bits of each chunk; 0 if it is not embedded.
     marks = np.zeros(count_chunks(files[1]), np.uint8)
-    marks[
-        chunk_keys(*files, seed=seed, stage="shortlist.control")
-        < threshold_for(CONTROL_SHARE)
-    ] = _CONTROL
+    keys = chunk_keys(*files, seed=seed, stage="shortlist.control")
+    marks[keys < threshold_for(CONTROL_SHARE)] = _CONTROL
     batches = []
     for batch in iter_chunk_texts(*files):
         hashes, bounds = _hash_texts(batch.texts)
-        batches.append(
-            _weights(
-                _count_known(hashes, bounds, vocabulary.hashes),
-                np.diff(bounds),
-                vocabulary,
-            )
-        )
+        counts = _count_known(hashes, bounds, vocabulary.hashes)
+        batches.append(_weights(counts, np.diff(bounds), vocabulary))
     if batches:
         weights = sparse.hstack(batches, format="csr")
         for stem in queries:
             least = np.load(f"{stem}.least.npy")
-            for begin, scores in _scores(
-                sparse.load_npz(f"{stem}.queries.npz"), weights
-            ):
-                reached = least[begin : begin + scores.shape[0]]
-                marks[
-                    scores.indices[
-                        scores.data >= np.repeat(reached, np.diff(scores.indptr))
-                    ]
-                ] |= _SHORTLISTED
+            query_words = sparse.load_npz(f"{stem}.queries.npz")
+            for begin, scores in _scores(query_words, weights):
+                bars = least[begin : begin + scores.shape[0]]
+                is_near = scores.data >= np.repeat(bars, np.diff(scores.indptr))
+                marks[scores.indices[is_near]] |= _SHORTLISTED
     metas = np.load(meta_documents)
     metas = metas[schemas.shard_of(metas["first_chunk"]) == shard]
-    marks[
-        schemas.row_of(corpus_files.ranges(metas["first_chunk"], metas["chunks"]))
-    ] |= _SHORTLISTED
+    meta_chunks = corpus_files.ranges(metas["first_chunk"], metas["chunks"])
+    marks[schemas.row_of(meta_chunks)] |= _SHORTLISTED
     np.save(f"{out}.shortlist.npy", marks)
     return _ShortlistResult(chunks=len(marks), embedded=int(np.count_nonzero(marks)))
 
 
 def embedded_rows(chunks: Path, shortlist: Path | None) -> NDArray[np.int64]:
-    """Return the rows of the shard's chunks that are embedded, ascending: all of them without a shortlist."""
-    return (
-        np.arange(count_chunks(chunks))
-        if shortlist is None
-        else np.flatnonzero(corpus_files.opened(shortlist))
-    )
+    """Return the rows of the shard's chunks that are embedded, ascending.
+
+    All of them without a shortlist.
+    """
+    if shortlist is None:
+        return np.arange(count_chunks(chunks))
+    return np.flatnonzero(corpus_files.opened(shortlist))
 
 
 def judge_shortlist(
     neighbours: Sequence[NDArray[np.int64]], shortlist: Sequence[Path]
 ) -> tuple[int, int]:
-    """Return how many queries have a control chunk as neighbour, and for how many the nearest one is shortlisted."""
-    marks = corpus_files.array_rows(
-        np.concatenate([np.empty(0, np.int64), *neighbours]), shortlist
-    )
-    query_of = np.repeat(np.arange(len(neighbours)), [len(row) for row in neighbours])
+    """Return how many queries have a control chunk as neighbour.
+
+    And for how many the nearest one is shortlisted.
+    """
+    ids = np.concatenate([np.empty(0, np.int64), *neighbours])
+    marks = corpus_files.array_rows(ids, shortlist)
+    counts = [len(row) for row in neighbours]
+    query_of = np.repeat(np.arange(len(neighbours)), counts)
     controls = np.flatnonzero(marks & _CONTROL)
     _, first = np.unique(query_of[controls], return_index=True)
-    return len(first), int(np.count_nonzero(marks[controls[first]] & _SHORTLISTED))
+    is_shortlisted = marks[controls[first]] & _SHORTLISTED
+    return len(first), int(np.count_nonzero(is_shortlisted))
 
 
 def describe_shortlist(done: Artifacts) -> str:
-    """Return the share of chunks embedded and the estimated coverage of the shortlist; empty without a shortlist."""
+    """Return the share of chunks embedded and the coverage of the shortlist.
+
+    The coverage is estimated. Empty without a shortlist.
+    """
     if "shortlist" not in done:
         return ""
-    shards, mined = (
-        done["shortlist"].results(_ShortlistResult),
-        done["mine"].results(MineResult),
+    shards = done["shortlist"].results(_ShortlistResult)
+    total = sum(shard.chunks for shard in shards)
+    embedded = sum(shard.embedded for shard in shards)
+    share = (
+        f"bm25: {embedded:,} of {total:,} chunks embedded "
+        f"({embedded / max(1, total):.1%})"
     )
-    total, embedded = (
-        sum(shard.chunks for shard in shards),
-        sum(shard.embedded for shard in shards),
-    )
-    share = f"bm25: {embedded:,} of {total:,} chunks embedded ({embedded / max(1, total):.1%})"
-    judged, queries = (
-        sum(one.judged for one in mined),
-        sum(one.queries for one in mined),
-    )
-    if judged < max(1, _LEAST_JUDGED * queries):
+    mined = done["mine"].results(MineResult)
+    judged = sum(part.judged for part in mined)
+    queries = sum(part.queries for part in mined)
+    if judged < max(1, _MIN_JUDGED * queries):
         return share
-    coverage = sum(one.shortlisted for one in mined) / judged
+    coverage = sum(part.shortlisted for part in mined) / judged
     return (
-        f"{share}; the shortlist has about {coverage:.0%} of the chunks around rank {1 / CONTROL_SHARE:.0f} of a meta-chunk "
-        f"(estimated from {counted(judged, 'meta-chunk')} and a random {CONTROL_SHARE:.0%} of all chunks)"
+        f"{share}; the shortlist has about {coverage:.0%} of the chunks around rank "
+        f"{1 / CONTROL_SHARE:.0f} of a meta-chunk (estimated from "
+        f"{counted(judged, 'meta-chunk')} and a random {CONTROL_SHARE:.0%} of all chunks)"
     )
 
 
 def _read_vocabulary(words: _Counted) -> _Vocabulary:
     stem, summary = words
     return _Vocabulary(
-        np.load(f"{stem}.words.npy"), np.load(f"{stem}.idf.npy"), summary.mean_words
+        hashes=np.load(f"{stem}.words.npy"),
+        idf=np.load(f"{stem}.idf.npy"),
+        mean_words=summary.mean_words,
     )
 
 
 def _hash_texts(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the hashes of the words of all n texts, concatenated, and the bounds of each text, shape (n + 1,)."""
-    hashes, bounds = [np.empty(0, np.uint64)], [np.zeros(1, np.int64)]
+    """Return the hashes of the words of all n texts, and their bounds, (n + 1,).
+
+    The hashes are concatenated.
+    """
+    hashes = [np.empty(0, np.uint64)]
+    bounds = [np.zeros(1, np.int64)]
     for low in range(0, len(texts), _TEXTS_AT_ONCE):
-        some = texts[low : low + _TEXTS_AT_ONCE]
-        words = hash_words("\n".join(some))
+        part = texts[low : low + _TEXTS_AT_ONCE]
+        words = hash_words("\n".join(part))
         hashes.append(words.hashes)
-        bounds.append(bounds[-1][-1] + bounds_of(words, some)[1:])
+        words_before = bounds[-1][-1]
+        bounds.append(words_before + bounds_of(words, part)[1:])
     return np.concatenate(hashes), np.concatenate(bounds)
 
 
 def _count_known(
     hashes: NDArray[np.uint64], bounds: NDArray[np.int64], words: NDArray[np.uint64]
 ) -> csr_matrix:
-    """Return the count of each of the ascending `words`, (V,), in each text, CSR float32 (texts, V)."""
+    """Return the count of each word of the vocabulary in each text.
+
+    CSR float32 (texts, V); `words`, (V,), ascend.
+    """
     from scipy import sparse
 
-    places = np.searchsorted(words, hashes)
-    known = (
-        words[np.minimum(places, len(words) - 1)] == hashes
-        if len(words)
-        else np.zeros(len(hashes), np.bool_)
+    columns = np.searchsorted(words, hashes)
+    is_known = np.zeros(len(hashes), np.bool_)
+    if len(words):
+        is_known = words[np.minimum(columns, len(words) - 1)] == hashes
+    # Where the known words of each text begin and end.
+    ends = np.append(0, np.cumsum(is_known))[bounds]
+    ones = np.ones(ends[-1], np.float32)
+    known_columns = columns[is_known].astype(np.int32)
+    counts = sparse.csr_matrix(
+        (ones, known_columns, ends), shape=(len(bounds) - 1, len(words))
     )
-    ends = np.append(0, np.cumsum(known))[bounds]
-    stored = np.ones(ends[-1], np.float32), places[known].astype(np.int32), ends
-    counts = sparse.csr_matrix(stored, shape=(len(bounds) - 1, len(words)))
     counts.sum_duplicates()
     return counts
 
@@ -332,40 +366,45 @@ def _count_known(
 def _weights(
     counts: csr_matrix, lengths: NDArray[np.int64], vocabulary: _Vocabulary
 ) -> csr_matrix:
-    """Return the BM25 weights of n chunks, CSR float32 (V, n); `lengths`, (n,), are in words."""
-    norm = (_K1 * (1 - _B + _B * lengths / max(1.0, vocabulary.mean_words))).astype(
-        np.float32
-    )
+    """Return the BM25 weights of n chunks, CSR float32 (V, n).
+
+    `lengths`, (n,), are in words.
+    """
+    relative_lengths = _B * lengths / max(1.0, vocabulary.mean_words)
+    norm = (_K1 * (1 - _B + relative_lengths)).astype(np.float32)
+    norm_of_entry = np.repeat(norm, np.diff(counts.indptr))
     weights = counts.copy()
-    of_rows = np.repeat(norm, np.diff(counts.indptr))
-    weights.data = (
-        vocabulary.idf[counts.indices] * counts.data / (counts.data + of_rows)
-    )
+    idf = vocabulary.idf[counts.indices]
+    weights.data = idf * counts.data / (counts.data + norm_of_entry)
     return weights.T.tocsr()
 
 
 def _scores(
     queries: csr_matrix, weights: csr_matrix
 ) -> Iterator[tuple[int, csr_matrix]]:
-    """Yield the first row and the scores of each block of queries, CSR (queries of the block, chunks)."""
-    # A score is summed in the order of the query's words: blocks and shards do not change its bits.
-    # (queries + 1,): the number of products of all queries before each one.
-    postings = np.concatenate(
-        [[0], np.cumsum(np.diff(weights.indptr)[queries.indices])]
-    )[queries.indptr]
+    """Yield the first row and the scores of each block of queries.
+
+    CSR (queries of the block, chunks).
+    """
+    # A score is summed in the order of the query's words: blocks and shards do not change
+    # its bits. `postings`, (queries + 1,), is the number of products of all queries before
+    # each one.
+    chunks_of_word = np.diff(weights.indptr)
+    ends = np.cumsum(chunks_of_word[queries.indices])
+    postings = np.append(0, ends)[queries.indptr]
     for first, last in corpus_files.runs_within(np.diff(postings), _PRODUCTS_AT_ONCE):
         yield first, queries[first:last] @ weights
 
 
 class ShortlistQueriesFiles(StepFiles):
-    """The scores that a chunk needs to be shortlisted for each query of a task."""
+    """The scores that a chunk needs to be shortlisted, for each query of a task."""
 
     step = "shortlist_queries"
     min_scores = ShardFiles(".least.npy")
 
 
 class ShortlistFiles(StepFiles):
-    """Whether each chunk of a shard is shortlisted, and by which weight."""
+    """The SHORTLIST of every shard."""
 
     step = "shortlist"
     marks = ShardFiles(".shortlist.npy")
@@ -380,78 +419,85 @@ def shortlist_steps(
     *,
     seed: int,
 ) -> list[Step]:
-    """Return the steps from CHUNKS and META_DOCUMENTS to SHORTLIST; the last one is `shortlist`."""
+    """Return the steps from CHUNKS and META_DOCUMENTS to SHORTLIST.
 
-    def words_of(done: Artifacts) -> dict[str, Any]:
+    The last one is `shortlist`.
+    """
+
+    def shared_arguments(done: Artifacts) -> dict[str, Any]:
         """Return the arguments that `_choose_words` and `_mark_shard` share."""
-        metas, words = (
-            MetaDocumentsFiles.of(done).meta_documents,
-            done["shortlist_words"],
-        )
+        counted_words = done["shortlist_words"]
         return {
-            "meta_documents": metas,
-            "words": (words.stem(), words.result(_WordsResult)),
+            "meta_documents": MetaDocumentsFiles.of(done).meta_documents,
+            "words": (counted_words.stem(), counted_words.result(_WordsResult)),
         }
 
     def count(done: Artifacts) -> list[Task]:
-        return [
-            partial(
-                _count_words,
-                corpus=corpus_files.corpus(done),
-                sampled=SAMPLED_CHUNKS,
-                seed=seed,
-            )
-        ]
+        task = partial(
+            _count_words,
+            corpus=corpus_files.corpus(done),
+            sampled=SAMPLED_CHUNKS,
+            seed=seed,
+        )
+        return [task]
 
     def choose(done: Artifacts) -> list[Task]:
-        shared = words_of(done)
-        sample, metas = (
-            shared["words"][1],
-            np.load(shared["meta_documents"], mmap_mode="r"),
-        )
-        chars, drawn = sample.chars / max(1, sample.sampled), len(metas)
+        shared = shared_arguments(done)
+        _, sample = shared["words"]
+        metas = np.load(shared["meta_documents"], mmap_mode="r")
         share = shortlist_chunks(
-            compose, mine, chunks=sample.chunks, chunk_chars=chars, meta_documents=drawn
+            compose,
+            mine,
+            chunks=sample.chunks,
+            chunk_chars=sample.chars / max(1, sample.sampled),
+            meta_documents=len(metas),
         )
-        each = partial(
+        task = partial(
             _choose_words, corpus=corpus_files.corpus(done), share=share, **shared
         )
-        return [
-            partial(each, rows=slice(*some))
-            for some in query_ranges(shared["meta_documents"])
-        ]
+        ranges = query_ranges(shared["meta_documents"])
+        return [partial(task, rows=slice(first, last)) for first, last in ranges]
 
     def mark(done: Artifacts) -> list[Task]:
-        text, least = (
-            corpus_files.corpus(done),
-            ShortlistQueriesFiles.of(done).min_scores,
+        corpus = corpus_files.corpus(done)
+        suffix = ShortlistQueriesFiles.min_scores.suffix
+        paths = ShortlistQueriesFiles.of(done).min_scores
+        task = partial(
+            _mark_shard,
+            queries=[path.with_name(path.name.removesuffix(suffix)) for path in paths],
+            seed=seed,
+            **shared_arguments(done),
         )
-        stems = [path.with_name(path.name.removesuffix(".least.npy")) for path in least]
-        each = partial(_mark_shard, queries=stems, seed=seed, **words_of(done))
-        shards = enumerate(zip(text.documents, text.chunks, strict=True))
-        return [partial(each, shard=shard, files=files) for shard, files in shards]
+        shards = enumerate(zip(corpus.documents, corpus.chunks, strict=True))
+        return [partial(task, shard=shard, files=files) for shard, files in shards]
 
     words = Step(
-        "shortlist_words",
-        2,
-        {"seed": seed},
-        (ingest, chunk),
-        count,
-        _WordsResult,
+        name="shortlist_words",
+        version=2,
+        config={"seed": seed},
+        inputs=(ingest, chunk),
+        tasks=count,
+        result=_WordsResult,
     )
     choice: Json = {
         "target_tokens": compose.target_tokens,
         "draft_factor": compose.draft_factor,
+        "chunks": mine.shortlist_chunks,
     }
-    choice["chunks"] = mine.shortlist_chunks
     inputs = (ingest, chunk, meta_documents, words)
-    queries = Step("shortlist_queries", 3, choice, inputs, choose)
+    queries = Step(
+        name="shortlist_queries",
+        version=3,
+        config=choice,
+        inputs=inputs,
+        tasks=choose,
+    )
     shortlist = Step(
-        "shortlist",
-        2,
-        {"seed": seed},
-        (*inputs, queries),
-        mark,
-        _ShortlistResult,
+        name="shortlist",
+        version=2,
+        config={"seed": seed},
+        inputs=(*inputs, queries),
+        tasks=mark,
+        result=_ShortlistResult,
     )
     return [words, queries, shortlist]
