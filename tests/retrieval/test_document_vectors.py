@@ -42,7 +42,7 @@ def test_one_vector_for_each_document_with_chunks(tmp_path):
         [90, 120, 7, 50, 51],
         [[1, 0], [0, 1], [0.6, 0.8], [0, -1], [0, 1]],
     )
-    documents.average_shard(tmp_path / "out", **shard, of="mean")
+    documents.average_shard(tmp_path / "out", **shard, vector="mean")
     vectors = read(tmp_path / "out")
     assert vectors.dtype == np.float16
     np.testing.assert_allclose(
@@ -52,14 +52,14 @@ def test_one_vector_for_each_document_with_chunks(tmp_path):
 
 def test_the_first_chunk_may_stand_for_its_document(tmp_path):
     shard = write_shard(tmp_path, [0, 0, 2], [90, 120, 7], [[1, 0], [0, 1], [0, -1]])
-    documents.average_shard(tmp_path / "out", **shard, of="first")
+    documents.average_shard(tmp_path / "out", **shard, vector="first")
     vectors = read(tmp_path / "out")
     assert vectors.tolist() == [[1, 0], [0, -1]]
 
 
 @pytest.mark.parametrize("block_chunks", [1, 5, 1000])
-@pytest.mark.parametrize("of", ["mean", "first"])
-def test_blocks_do_not_show(tmp_path, monkeypatch, block_chunks, of):
+@pytest.mark.parametrize("vector", ["mean", "first"])
+def test_blocks_do_not_show(tmp_path, monkeypatch, block_chunks, vector):
     monkeypatch.setattr(documents, "_AVERAGED_CHUNKS", block_chunks)
     rng = np.random.default_rng(5)
     doc_rows = np.sort(rng.integers(0, 30, 90))
@@ -72,19 +72,21 @@ def test_blocks_do_not_show(tmp_path, monkeypatch, block_chunks, of):
         for place, row in enumerate(doc_rows)
     ]
     shard = write_shard(tmp_path, doc_rows.tolist(), ends, vectors)
-    documents.average_shard(tmp_path / "out", **shard, of=of)
+    documents.average_shard(tmp_path / "out", **shard, vector=vector)
     found = read(tmp_path / "out")
     own = [vectors[doc_rows == row].astype(np.float32) for row in np.unique(doc_rows)]
-    expected = np.stack([one[0] if of == "first" else one.mean(axis=0) for one in own])
+    expected = np.stack(
+        [one[0] if vector == "first" else one.mean(axis=0) for one in own]
+    )
     np.testing.assert_allclose(
         found, expected / np.linalg.norm(expected, axis=1, keepdims=True), atol=1e-3
     )
 
 
-@pytest.mark.parametrize("of", ["mean", "first"])
-def test_a_shard_without_chunks(tmp_path, of):
+@pytest.mark.parametrize("vector", ["mean", "first"])
+def test_a_shard_without_chunks(tmp_path, vector):
     shard = write_shard(tmp_path, [], [], np.empty((0, 4)))
-    documents.average_shard(tmp_path / "out", **shard, of=of)
+    documents.average_shard(tmp_path / "out", **shard, vector=vector)
     assert read(tmp_path / "out").shape == (0, 4)
 
 
@@ -97,6 +99,6 @@ def test_chunks_that_nearly_cancel_out_have_no_mean(tmp_path, count, rest, falls
     rows = np.array([[0.0, 1.0], [0.0, -1.0]] * (count // 2), np.float32)
     rows[0, 0] = rest
     shard = write_shard(tmp_path, [0] * count, range(1, count + 1), rows)
-    documents.average_shard(tmp_path / "out", **shard, of="mean")
+    documents.average_shard(tmp_path / "out", **shard, vector="mean")
     (mean,) = read(tmp_path / "out")
     np.testing.assert_allclose(mean, rows[0] if falls_back else [1, 0], atol=1e-3)

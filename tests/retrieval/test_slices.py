@@ -155,17 +155,18 @@ def part(
 def test_a_wrong_vector_of_a_slice_names_its_chunk_and_document(tmp_path, monkeypatch):
     shard = write_shard(tmp_path, "a", texts_of(12))
     monkeypatch.setattr(embed, "_loaded", lambda *_: WrongAt(3, [np.nan, 0, 0, 0]))
-    with pytest.raises(EncoderError, match=r"gave a:5 · chunk 1 .*length nan"):
+    with pytest.raises(EncoderError, match=r"a:5 · chunk 1 .*nan"):
         part(tmp_path / "part", [shard] * 3, (2, slice(8, 20)), execution(4, 12))
 
 
 @pytest.mark.heavy
 def test_what_was_tried_on_a_gpu_is_refused_without_one(tmp_path, model_path):
     encoder = recipe.Encoder(model=f"sentence-transformers:{model_path}")
-    with pytest.raises(
-        EncoderError, match="was tried on cuda, but this task would run on cpu"
-    ):
-        embed._loaded(encoder, execution(4, 4).model_copy(update={"device": "cuda"}))
+    tried = execution(4, 4).model_copy(update={"device": "cuda"})
+    with pytest.raises(EncoderError) as error:
+        embed._loaded(encoder, tried)
+    assert error.value.where == "encoder.model"
+    assert "encoder.sentence_transformers.device=cpu" in error.value.fix
 
 
 @pytest.fixture(scope="module")

@@ -118,7 +118,7 @@ def drafting_steps(
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
         encoder = encoder_step(recipe.encoder, ingest, chunk, seed=recipe.seed)
         embed = embed_step(recipe.encoder, ingest, chunk, encoder)
-        vectors = document_vectors_step(chunk, embed, of=recipe.documents.vector)
+        vectors = document_vectors_step(chunk, embed, vector=recipe.documents.vector)
         neighbours = _neighbour_count(method, recipe, attempt)
         index = index_steps(
             recipe.search, vectors, documents, neighbours, seed=recipe.seed

@@ -31,7 +31,7 @@ def test_each_section_of_the_recipe_has_an_encoder_that_keeps_the_contract(secti
     kind = kind_of(config)
     assert isinstance(kind, EncoderKind)
     assert type(kind).__module__ == f"nextlong.retrieval.encoders.{section}"
-    assert kind.cure
+    assert kind.fix
     assert kind.needs_fit <= bool(kind.prepare(config, CorpusFiles((), ()), seed=0))
     assert kind.resources(config) in (
         Resources(),

@@ -245,43 +245,34 @@ def test_timeouts_are_tried_again(server):
 
 def test_gives_up_after_max_attempts_with_the_last_trouble(server):
     server.script = [refusal(500, "the disk is full")] * 3
-    with pytest.raises(
-        EncoderError,
-        match=r"3 attempts, the last with HTTP 500: the disk is full; .*concurrency",
-    ):
+    with pytest.raises(EncoderError, match="HTTP 500: the disk is full") as error:
         encoder(server).encode(["one"])
+    assert "encoder.openai.concurrency" in error.value.fix
     assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize(
-    ("answer", "message"),
+    ("answer", "reported", "fix"),
     [
-        (
-            refusal(401, "no key given"),
-            r"HTTP 401: no key given; set the environment variable OPENAI_API_KEY",
-        ),
-        (
-            refusal(404, "no such model"),
-            r"HTTP 404: no such model; check encoder.openai.base_url",
-        ),
-        (
-            refusal(400, "input is too long"),
-            r"HTTP 400: input is too long; .*chunk.max_chars",
-        ),
+        (refusal(401, "no key given"), "HTTP 401: no key", "OPENAI_API_KEY"),
+        (refusal(404, "no such model"), "HTTP 404: no such", "encoder.openai.base_url"),
+        (refusal(400, "input is too long"), "HTTP 400: input", "chunk.max_chars"),
         (
             refusal(429, "no money", code="insufficient_quota"),
-            r"HTTP 429: no money; the quota is exhausted",
+            "HTTP 429: no money",
+            "quota",
         ),
-        ((403, {}, b"go away"), r"HTTP 403: go away; the key in OPENAI_API_KEY"),
-        ((200, {}, b"<html>hello</html>"), r"no list of embeddings .*<html>hello"),
-        ((200, {}, b'{"data": []}'), r"was sent 2 texts and returned 0 vectors"),
+        ((403, {}, b"go away"), "HTTP 403: go away", "OPENAI_API_KEY"),
+        ((200, {}, b"<html>hello</html>"), "<html>hello", "server's log"),
+        ((200, {}, b'{"data": []}'), "0 vectors", "server's log"),
         (
             (
                 200,
                 {},
                 b'{"data": [{"index": 0, "embedding": [1, 2]}, {"index": 0, "embedding": [1, 2]}]}',
             ),
-            r"indices \[0, 0\]",
+            "indices [0, 0]",
+            "server's log",
         ),
         (
             (
@@ -289,7 +280,8 @@ def test_gives_up_after_max_attempts_with_the_last_trouble(server):
                 {},
                 b'{"data": [{"index": 0, "embedding": [1, 2]}, {"index": 1, "embedding": [1]}]}',
             ),
-            r"no list of embeddings",
+            "embeddings",
+            "server's log",
         ),
         (
             (
@@ -297,14 +289,18 @@ def test_gives_up_after_max_attempts_with_the_last_trouble(server):
                 {},
                 b'{"data": [{"index": 0, "embedding": "AAAA"}, {"index": 1, "embedding": "AAAA"}]}',
             ),
-            r"embeddings",
+            "embeddings",
+            "server's log",
         ),
     ],
 )
-def test_refusals_and_wrong_answers_are_not_tried_again(server, answer, message):
+def test_refusals_and_wrong_answers_are_not_tried_again(server, answer, reported, fix):
     server.script = [answer]
-    with pytest.raises(EncoderError, match=message):
+    with pytest.raises(EncoderError) as error:
         encoder(server).encode(["one", "two"])
+    assert error.value.where == "encoder.model"
+    assert reported in error.value.problem
+    assert fix in error.value.fix
     assert len(server.asked) == 1
 
 
@@ -314,10 +310,7 @@ def test_dimensions_are_asked_for_and_checked(server):
     assert not server.asked
     asking.encode(["one"])
     assert server.asked[0]["dimensions"] == 3
-    with pytest.raises(
-        EncoderError,
-        match=r"shape \(3,\), not encoder.openai.dimensions=2; leave it out",
-    ):
+    with pytest.raises(EncoderError, match=r"encoder\.openai\.dimensions=2"):
         encoder(server, dimensions=2).encode(["one"])
 
 
@@ -346,17 +339,14 @@ def test_requests_per_minute_spaces_the_requests(server, monkeypatch):
 
 
 def test_nobody_listening_is_an_encoder_error(server):
-    with pytest.raises(
-        EncoderError,
-        match=r"2 attempts, the last with ConnectionRefusedError: .*refused",
-    ):
+    with pytest.raises(EncoderError, match="ConnectionRefusedError"):
         encoder(server, base_url="http://127.0.0.1:9/v1", max_attempts=2).encode(
             ["one"]
         )
 
 
 def test_a_url_without_scheme_is_refused_at_once(server):
-    with pytest.raises(
-        EncoderError, match=r"base_url='localhost:8000'; it must start with http"
-    ):
+    with pytest.raises(EncoderError) as error:
         encoder(server, base_url="localhost:8000")
+    assert error.value.where == "encoder.openai.base_url"
+    assert error.value.value == "'localhost:8000'"

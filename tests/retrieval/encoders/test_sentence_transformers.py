@@ -50,10 +50,10 @@ def config(model: str, **options: Any) -> recipe.Encoder:
 
 def test_missing_package_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    with pytest.raises(
-        EncoderError, match=r"pip install 'nextlong\[sentence-transformers\]'"
-    ):
+    with pytest.raises(EncoderError) as error:
         loaded(config("some/model"))
+    assert error.value.value == "sentence-transformers:some/model"
+    assert error.value.fix == "pip install 'nextlong[sentence-transformers]'"
 
 
 @pytest.mark.parametrize(
@@ -72,8 +72,9 @@ def test_a_model_takes_a_gpu_for_itself_unless_another_device_is_named(device, n
 
 @pytest.mark.heavy
 def test_a_gpu_that_was_named_is_never_replaced_by_a_processor(model_path):
-    with pytest.raises(EncoderError, match="does not run on device='cuda:0'"):
+    with pytest.raises(EncoderError, match="device='cuda:0'") as error:
         loaded(config(model_path, device="cuda"))
+    assert error.value.where == "encoder.model"
 
 
 @pytest.mark.heavy
@@ -119,10 +120,10 @@ def test_max_tokens_cuts_the_texts(model_path):
     )
     # [CLS], six words, [SEP]: both texts begin with the same six.
     np.testing.assert_allclose(cut[0], cut[1], atol=1e-5)
-    with pytest.raises(
-        EncoderError, match=r"max_tokens=9999, but .* has positions for 512; lower it"
-    ):
+    with pytest.raises(EncoderError, match="512") as error:
         loaded(config(model_path, max_tokens=9999))
+    assert error.value.where == "encoder.sentence_transformers.max_tokens"
+    assert error.value.value == "9999"
 
 
 @pytest.mark.heavy
@@ -174,31 +175,29 @@ def test_a_models_default_prompt_and_width_hold_on_a_gpu_too(model_path):
 
 @pytest.mark.heavy
 def test_a_task_that_the_model_does_not_know_is_an_encoder_error(model_path):
-    with pytest.raises(
-        EncoderError, match=r"task='text-matching', but .* accepts no task; remove it"
-    ):
+    with pytest.raises(EncoderError) as error:
         loaded(config(model_path, task="text-matching"))
+    assert error.value.where == "encoder.sentence_transformers.task"
+    assert error.value.value == "'text-matching'"
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", ["missing/folder", "./no-such-folder"])
 def test_a_model_that_is_not_there_is_an_encoder_error(model_path, monkeypatch, name):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(
-        EncoderError,
-        match=rf"sentence-transformers:{name} cannot be loaded: .*path of its folder",
-    ):
+    with pytest.raises(EncoderError) as error:
         loaded(config(name))
+    assert error.value.where == "encoder.model"
+    assert error.value.value == f"sentence-transformers:{name}"
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("dtype", ["auto", "float32"])
 def test_a_device_that_is_not_there_is_an_encoder_error(model_path, dtype):
-    with pytest.raises(
-        EncoderError,
-        match=r"does not run on device='cuda:99' .*sentence_transformers.device",
-    ):
+    with pytest.raises(EncoderError, match="device='cuda:99'") as error:
         loaded(config(model_path, device="cuda:99", dtype=dtype))
+    assert error.value.where == "encoder.model"
+    assert "encoder.sentence_transformers.device" in error.value.fix
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,12 @@
-"""The OpenAI encoder: any server with the OpenAI embeddings API (vLLM, TEI, llama.cpp, commercial providers).
+"""The OpenAI encoder: any server with the OpenAI embeddings API.
+
+Such as vLLM, TEI, llama.cpp and commercial providers.
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
-Each batch is one request; threads send several at a time. Retries (`client.py`) are logged, but rarely, as waits may add up to
-minutes. Responses are checked for count, order and width: a server that drops an input would shift all vectors after it.
+
+Each batch is one request; threads send several at a time. Retries (`client.py`) are logged,
+but rarely, as waits may add up to minutes. Responses are checked for count, order and width:
+a server that drops an input would shift all vectors after it.
 """
 
 from __future__ import annotations
@@ -70,36 +74,51 @@ class OpenAIEncoder:
     """A model on a server."""
 
     def __init__(self, model: str, options: OpenAIOptions) -> None:
-        """Read the API key from the environment, without sending anything. Raises EncoderError for an invalid URL."""
+        """Read the API key from the environment, without sending anything.
+
+        Raises EncoderError for an invalid URL.
+        """
         if not options.base_url.startswith(("http://", "https://")):
             raise EncoderError(
-                f"encoder.openai.base_url={options.base_url!r}; it must start with http:// or https://"
+                where="encoder.openai.base_url",
+                value=repr(options.base_url),
+                problem="does not start with http:// or https://",
+                fix="give the whole URL",
             )
-        self._model, self._options = model, options
+        self._model = model
+        self._options = options
         self._url = f"{options.base_url.rstrip('/')}/embeddings"
-        settings = (options.api_key_env, options.max_attempts, options.timeout_s)
         self._client = Client(
-            *settings, requests_per_minute=options.requests_per_minute
+            options.api_key_env,
+            options.max_attempts,
+            options.timeout_s,
+            requests_per_minute=options.requests_per_minute,
         )
         self._quiet_until_s = -math.inf
         self._quiet_lock = threading.Lock()
 
     @cached_property
     def dimensions(self) -> int:
-        """Width of the vectors; requested from the server once if the recipe does not set it."""
+        """Width of the vectors.
+
+        Requested from the server once if the recipe does not set it.
+        """
         return self._options.dimensions or self.encode(["dimensions"]).shape[1]
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors, shape (n, dimensions), at unit length. Raises EncoderError for a missing or invalid response."""
+        """Return the vectors, shape (n, dimensions), at unit length.
+
+        Raises EncoderError for a missing or invalid response.
+        """
         if not texts:
             return np.empty((0, self.dimensions), np.float32)
         size = self._options.batch_size
         batches = [texts[first : first + size] for first in range(0, len(texts), size)]
         with ThreadPoolExecutor(min(self._options.concurrency, len(batches))) as pool:
             parts = list(pool.map(self._embed, batches))
-        widths = {part.shape[1] for part in parts}
+        widths = sorted({part.shape[1] for part in parts})
         if len(widths) > 1:
-            raise self._error(f"returned vectors of different widths, {sorted(widths)}")
+            raise self._error(f"returned vectors of different widths, {widths}")
         return unit_rows(np.concatenate(parts))
 
     def _log_retry(self, trouble: str, wait_s: float, left: int) -> None:
@@ -107,66 +126,105 @@ class OpenAIEncoder:
             if time.monotonic() < self._quiet_until_s:
                 return
             self._quiet_until_s = time.monotonic() + _SILENCE_S
+        # The line may show a progress bar.
+        line_start = "\n" if sys.stderr.isatty() else ""
         _log.warning(
-            "%sencoder.model=openai:%s: %s did not answer: %s; retrying in %.1f s, up to %d more times per request, with growing "
-            "waits and encoder.openai.timeout_s=%g",
-            "\n" if sys.stderr.isatty() else "",  # this line may show a progress bar
-            self._model, self._url, trouble, wait_s, left, self._options.timeout_s,
-        )  # fmt: skip
+            "%sencoder.model=openai:%s: %s did not answer: %s; retrying in %.1f s, up to "
+            "%d more times per request, with growing waits and "
+            "encoder.openai.timeout_s=%g",
+            line_start,
+            self._model,
+            self._url,
+            trouble,
+            wait_s,
+            left,
+            self._options.timeout_s,
+        )
 
     def _embed(self, batch: Sequence[str]) -> NDArray[np.float32]:
-        """Send one request and return the vectors of its texts in their order, shape (texts, width)."""
-        width = self._options.dimensions
+        """Send one request and return the vectors of its texts, (texts, width).
+
+        In the order of the texts.
+        """
         body: Json = {
             "model": self._model,
             "input": list(batch),
             "encoding_format": "float",
         }
-        body |= {} if width is None else {"dimensions": width}
+        if self._options.dimensions is not None:
+            body["dimensions"] = self._options.dimensions
         try:
             answer = self._client.post(self._url, body, self._log_retry)
         except UnansweredError as error:
-            variable = self._options.api_key_env
-            cures = {
-                None: "check the server, lower encoder.openai.concurrency or requests_per_minute, or raise max_attempts or "
-                "timeout_s",
-                401: f"set the environment variable {variable} to a valid key, or name another one in encoder.openai.api_key_env",
-                403: f"the key in {variable} may not use this model",
-                404: "check encoder.openai.base_url and the model's name",
-                413: "lower encoder.openai.batch_size",
-                429: "the quota is exhausted; raise it, or use another server",
-            }
-            other = "if a text is too long for the model, lower chunk.max_chars; if a batch is, encoder.openai.batch_size"
-            raise self._error(f"{error}; {cures.get(error.status, other)}") from None
+            raise self._error(str(error), self._fix_of(error.status)) from None
         try:
             data = json.loads(answer)["data"]
-            places = [item["index"] for item in data]
+            indices = [item["index"] for item in data]
             vectors = np.array([item["embedding"] for item in data], dtype=np.float32)
         except (ValueError, KeyError, TypeError) as error:
-            start, kind = answer[:200].decode("utf-8", "replace"), type(error).__name__
+            start = answer[:200].decode("utf-8", "replace")
             raise self._error(
-                f"returned no list of embeddings ({kind}: {error}): {start!r}"
+                f"returned no list of embeddings ({type(error).__name__}: {error}): "
+                f"{start!r}"
             ) from None
-        if sorted(places) != list(range(len(batch))):
-            returned = f"{len(places)} vectors, indices {sorted(places)[:8]} ..."
-            raise self._error(f"was sent {len(batch)} texts and returned {returned}")
-        if vectors.ndim != 2 or (width is not None and vectors.shape[1] != width):
-            raise self._error(
-                f"returned vectors of shape {vectors.shape[1:]}, not encoder.openai.dimensions={width}; "
-                "leave it out if the model cannot shorten its vectors"
-            )
-        return vectors[np.argsort(places)]
+        self._check(indices, vectors, len(batch))
+        return vectors[np.argsort(indices)]
 
-    def _error(self, what: str) -> EncoderError:
-        return EncoderError(f"encoder.model=openai:{self._model}: {self._url} {what}")
+    def _check(
+        self, indices: list[int], vectors: NDArray[np.float32], texts: int
+    ) -> None:
+        """Raise EncoderError unless each text has a vector of the requested width."""
+        if sorted(indices) != list(range(texts)):
+            raise self._error(
+                f"was sent {texts} texts and returned {len(indices)} vectors, indices "
+                f"{sorted(indices)[:8]} ..."
+            )
+        width = self._options.dimensions
+        is_other_width = width is not None and vectors.shape[1:] != (width,)
+        if vectors.ndim != 2 or is_other_width:
+            raise self._error(
+                f"returned vectors of shape {vectors.shape[1:]}, not "
+                f"encoder.openai.dimensions={width}",
+                "leave it out if the model cannot shorten its vectors",
+            )
+
+    def _fix_of(self, status: int | None) -> str:
+        """Return what to do about an HTTP status; None if there was no answer."""
+        variable = self._options.api_key_env
+        fixes = {
+            None: "check the server, lower encoder.openai.concurrency or "
+            "requests_per_minute, or raise max_attempts or timeout_s",
+            401: f"set the environment variable {variable} to a valid key, or name "
+            "another one in encoder.openai.api_key_env",
+            403: f"the key in {variable} may not use this model",
+            404: "check encoder.openai.base_url and the model's name",
+            413: "lower encoder.openai.batch_size",
+            429: "the quota is exhausted; raise it, or use another server",
+        }
+        other = (
+            "if a text is too long for the model, lower chunk.max_chars; if a batch is, "
+            "encoder.openai.batch_size"
+        )
+        return fixes.get(status, other)
+
+    def _error(self, what: str, fix: str | None = None) -> EncoderError:
+        return EncoderError(
+            where="encoder.model",
+            value=f"openai:{self._model}",
+            problem=f"fails: {self._url} {what}",
+            fix=fix or _OpenAIKind.fix,
+        )
 
 
 class _OpenAIKind(EncoderKind):
-    """Servers: nothing to prepare. A single process sends all requests, in threads, so that it can keep the rate limit."""
+    """Servers: nothing to prepare.
+
+    A single process sends all requests, in threads, so that it can keep the rate limit.
+    """
 
     Options = OpenAIOptions
     usage = "openai:<model>"
-    cure = "check the server's log, or use another model"
+    fix = "check the server's log, or use another model"
     not_repeatable = (
         "is a server, which may return other vectors later and charge for requests"
     )
@@ -178,10 +236,9 @@ class _OpenAIKind(EncoderKind):
         return Resources(at_once=1)
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
+        dimensions = config.options_as(OpenAIOptions).dimensions
         return Speed(
-            None,
-            "the endpoint's",
-            config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS,
+            unknown="the endpoint's", dimensions=dimensions or _USUAL_DIMENSIONS
         )
 
 

@@ -1,14 +1,17 @@
 """The sentence-transformers encoder: any model of that library, by name or path.
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
-On a CPU the library's own `encode` sorts the texts of one call by length, so that batches hold little padding, and restores
-the order. On a GPU a slice of a shard is one call, whose texts are tokenized ahead of the model (`retrieval/batches.py`).
-bfloat16 is used on GPUs that support it, or if a trial finds it faster: the vectors of all-MiniLM-L6-v2 then have a cosine
+
+On a CPU the library's own `encode` sorts the texts of one call by length, so that batches
+hold little padding, and restores the order. On a GPU a slice of a shard is one call, whose
+texts are tokenized ahead of the model (`retrieval/batches.py`). bfloat16 is used on GPUs that
+support it, or if a trial finds it faster: the vectors of all-MiniLM-L6-v2 then have a cosine
 over 0.9999 to its float32 vectors. Norms are computed in float32.
 
-A trial on some chunks chooses precision, threads and task size, timed in CPU seconds, because the capabilities that a CPU
-reports do not predict its speed. All tasks use this ExecutionResult, also if the run is resumed on another machine, because
-another choice changes the last digits of the vectors.
+A trial on some chunks chooses precision, threads and task size, timed in CPU seconds, because
+the capabilities that a CPU reports do not predict its speed. All tasks use this
+ExecutionResult, also if the run is resumed on another machine, because another choice changes
+the last digits of the vectors.
 """
 
 from __future__ import annotations
@@ -46,17 +49,17 @@ from nextlong.retrieval.encoders.base import (
 from nextlong.text import first_sentence
 
 _TRIAL_S: Final = 0.7  # duration of a trial in float32 on one thread
-_FEWEST, _MOST = 2, 32  # chunks tried
+# Chunks timed at least and at most.
+_MIN_TIMED: Final = 2
+_MAX_TIMED: Final = 32
 _CLEARLY: Final = 1.2  # minimum speed-up, so that noise does not decide
-_LEAST_COSINE: Final = 0.999  # to the float32 vectors
+_MIN_COSINE: Final = 0.999  # to the float32 vectors
 _TRIED_CHUNKS: Final = 32  # by a run, and by a plan
 _CALL_CHUNKS: Final = 128  # of a call on a CPU
 _GPU_CALL_CHUNKS: Final = 4096  # of which a slice on a GPU is a multiple
 _GPU_REPEATS: Final = 16  # of the tried chunks, so that a GPU is timed on whole batches
-_USUAL_DIMENSIONS: Final = (
-    1024  # of models such as the paper's; an assumption for plans
-)
-_WHERE = "encoder.model=sentence-transformers:"
+# Of models such as the paper's; an assumption for plans.
+_USUAL_DIMENSIONS: Final = 1024
 # Of models that need not be here to be planned for (their own config.json).
 _SHAPES: Final = {
     "jinaai/jina-embeddings-v3": Shape(24, 1024, 4096),
@@ -92,22 +95,34 @@ class SentenceTransformersOptions(Section):
     )
     device: str | None = Field(
         None,
-        description="cuda, cuda:1, cpu, mps; default: the best available; with dtype: auto it determines the precision",
+        description=(
+            "cuda, cuda:1, cpu, mps; default: the best available; with dtype: auto it "
+            "determines the precision"
+        ),
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
-        description="auto: bfloat16 on GPUs that support it, and on CPUs where a trial finds it faster",
+        description=(
+            "auto: bfloat16 on GPUs that support it, and on CPUs where a trial finds it "
+            "faster"
+        ),
     )
 
     def identity(self) -> dict[str, JsonValue]:
-        """Return what sets the numbers: of the device its kind, and that only where it chooses the precision."""
-        plain = super().identity()
-        device = plain.pop("device")
-        is_chosen = isinstance(device, str) and self.dtype == "auto"
-        return plain | ({"device": str(device).partition(":")[0]} if is_chosen else {})
+        """Return what sets the numbers.
+
+        Of the device its kind, and that only where it chooses the precision.
+        """
+        options = super().identity()
+        device = options.pop("device")
+        if isinstance(device, str) and self.dtype == "auto":
+            options["device"] = device.partition(":")[0]
+        return options
 
 
 class _SentenceTransformersEncoder:
+    """A model, on a device and in a precision."""
+
     def __init__(
         self,
         name: str,
@@ -116,43 +131,62 @@ class _SentenceTransformersEncoder:
         dtype: str | None = None,
         threads: int | None = None,
     ) -> None:
-        """Load the model. Raises EncoderError if package, model or device is missing, or if the options do not fit the model."""
-        self._name, self._options = name, options
+        """Load the model.
+
+        Raises EncoderError if package, model or device is missing, or if the options do not
+        fit the model.
+        """
+        self._name = name
+        self._options = options
         self.model, self.dtype = _load(name, options, dtype=dtype)
         self.device = str(self.model.device.type)  # as torch names it
         self.busy_s = 0.0  # in which the GPU computed, so far
         if self.device == "cuda":
-            threads_of_tokenizer = batches.tokenizer_threads(count_gpus())
-            batches.let_tokenizers_use(threads_of_tokenizer)
+            tokenizer_threads = batches.tokenizer_threads(count_gpus())
+            batches.let_tokenizers_use(tokenizer_threads)
         if threads is not None:
             import torch
 
             torch.set_num_threads(threads)
-        # The library ignores an unknown task silently.
-        if (
-            options.task is not None
-            and "task"
-            not in getattr(self.model, "get_model_kwargs", lambda: ["task"])()
-        ):
-            where = f"encoder.sentence_transformers.task={options.task!r}"
-            raise EncoderError(
-                f"{where}, but {name} accepts no task; remove it, or use prompt"
-            )
+        self._check_task()
         if options.max_tokens is not None:
-            config = getattr(getattr(self.model[0], "auto_model", None), "config", None)
-            longest = (
-                getattr(config, "max_position_embeddings", None) or options.max_tokens
-            )
-            if options.max_tokens > longest:
-                where = f"encoder.sentence_transformers.max_tokens={options.max_tokens}"
-                raise EncoderError(
-                    f"{where}, but {name} has positions for {longest}; lower it"
-                )
-            self.model.max_seq_length = options.max_tokens
+            self._limit_tokens(options.max_tokens)
         self.dimensions = self.encode([name]).shape[1]
 
+    def _check_task(self) -> None:
+        """Raise EncoderError for a task of a model without any.
+
+        The library ignores an unknown task silently; older versions do not name the options.
+        """
+        if self._options.task is None or not hasattr(self.model, "get_model_kwargs"):
+            return
+        if "task" not in self.model.get_model_kwargs():
+            raise EncoderError(
+                where="encoder.sentence_transformers.task",
+                value=repr(self._options.task),
+                problem=f"is set, but {self._name} accepts no task",
+                fix="remove it, or use prompt",
+            )
+
+    def _limit_tokens(self, max_tokens: int) -> None:
+        """Let the model truncate texts; raises EncoderError beyond its positions."""
+        transformer = getattr(self.model[0], "auto_model", None)
+        config = getattr(transformer, "config", None)
+        positions = getattr(config, "max_position_embeddings", None)
+        if positions and max_tokens > positions:
+            raise EncoderError(
+                where="encoder.sentence_transformers.max_tokens",
+                value=max_tokens,
+                problem=f"is more than the {positions} positions of {self._name}",
+                fix="lower it",
+            )
+        self.model.max_seq_length = max_tokens
+
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors, shape (n, dimensions), at unit length. Raises EncoderError if the model rejects the options."""
+        """Return the vectors, shape (n, dimensions), at unit length.
+
+        Raises EncoderError if the model rejects the options.
+        """
         if not texts:
             return np.empty((0, self.dimensions), np.float32)
         # Older versions of the library have no `preprocess`.
@@ -162,11 +196,14 @@ class _SentenceTransformersEncoder:
             vectors = encode(texts)
         except (ValueError, TypeError) as error:
             options = self._options
-            rejected = (
-                f"rejects prompt={options.prompt!r}, task={options.task!r}: {error}"
-            )
-            cure = "use the values of its model card, or remove these options"
-            raise EncoderError(f"{_WHERE}{self._name} {rejected}; {cure}") from None
+            raise EncoderError(
+                where="encoder.model",
+                value=_value_of(self._name),
+                problem=(
+                    f"rejects prompt={options.prompt!r}, task={options.task!r}: {error}"
+                ),
+                fix="use the values of its model card, or remove these options",
+            ) from None
         return unit_rows(np.asarray(vectors, dtype=np.float32))
 
     @property
@@ -187,15 +224,15 @@ class _SentenceTransformersEncoder:
 
     def encode_ahead(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Return the vectors; batches are tokenized while the model computes others."""
-        model, prompt = self.model, self._options.prompt
+        model = self.model
+        prompt = self._options.prompt
         if prompt is None and model.default_prompt_name is not None:
             prompt = model.prompts.get(model.default_prompt_name)
-        padding: dict[str, Any] = {}
-        longest = model.max_seq_length
         # Padding beyond the longest text that the model takes could have no position.
-        if longest is None or longest % batches.PAD_TO == 0:
+        padding: dict[str, Any] = {}
+        max_length = model.max_seq_length
+        if max_length is None or max_length % batches.PAD_TO == 0:
             padding = {"text": {"pad_to_multiple_of": batches.PAD_TO}}
-
         device = _TorchDevice(model, self._task)
 
         def tokenize(batch: list[str]) -> batches.Features:
@@ -204,11 +241,11 @@ class _SentenceTransformersEncoder:
             )
             return device.pinned(features)
 
+        coming = batches.tokenized_ahead(
+            texts, batch_size=self._options.batch_size, tokenize=tokenize
+        )
         order: list[int] = []
-        batch_size = self._options.batch_size
-        for numbers, features in batches.tokenized_ahead(
-            texts, batch_size=batch_size, tokenize=tokenize
-        ):
+        for numbers, features in coming:
             device.encode(features)
             order += numbers
         self.busy_s += device.busy_s
@@ -222,7 +259,8 @@ class _TorchDevice:
     """The device of a model: a GPU is given batches without waiting for their vectors."""
 
     def __init__(self, model: Any, options: dict[str, str]) -> None:
-        self._model, self._options = model.eval(), options
+        self._model = model.eval()
+        self._options = options
         self._is_gpu = model.device.type == "cuda"
         self._vectors: list[Any] = []  # (batch, dimensions) each, on the device
         self._times: list[tuple[Any, Any]] = []  # where each batch begins and ends
@@ -242,10 +280,11 @@ class _TorchDevice:
         """Return a batch in memory from which a GPU copies without being waited for."""
         if not self._is_gpu:
             return features
-        return {
-            name: value.pin_memory() if hasattr(value, "pin_memory") else value
-            for name, value in features.items()
-        }
+        pinned = dict(features)
+        for name, value in features.items():
+            if hasattr(value, "pin_memory"):
+                pinned[name] = value.pin_memory()
+        return pinned
 
     def encode(self, features: batches.Features) -> None:
         """Compute the vectors of a batch; a GPU does so later, in the order of batches."""
@@ -258,7 +297,8 @@ class _TorchDevice:
                 if isinstance(value, torch.Tensor):
                     features[name] = value.to(device, non_blocking=True)
             vectors = self._model(features, **self._options)["sentence_embedding"]
-            if (width := self._model.truncate_dim) is not None:
+            width = self._model.truncate_dim
+            if width is not None:
                 vectors = vectors[..., :width]
             self._vectors.append(vectors.float())
         self._times.append((begin, self._now()))
@@ -282,12 +322,20 @@ class _TorchDevice:
 
 
 def count_gpus() -> int:
-    """Return the number of CUDA devices that torch finds; 0 if torch is not installed."""
+    """Return the number of CUDA devices that torch finds.
+
+    0 if torch is not installed.
+    """
     try:
         import torch
     except ImportError:  # loading the model reports this, with the fix
         return 0
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+def _value_of(name: str) -> str:
+    """Return the value of `encoder.model` that names a model."""
+    return f"sentence-transformers:{name}"
 
 
 def _load(
@@ -300,63 +348,94 @@ def _load(
         from transformers.utils import logging
     except ImportError as error:
         raise EncoderError(
-            f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'"
+            where="encoder.model",
+            value=_value_of(name),
+            problem=f"cannot be loaded: {error}",
+            fix="pip install 'nextlong[sentence-transformers]'",
         ) from None
-    logging.disable_progress_bar()  # the bars of the workers would disturb that of the run
-    device = (
-        options.device
-    )  # a device that the recipe names is never replaced by another
-    if device in (None, "cuda"):
-        if device == "cuda" or torch.cuda.is_available():
-            device = f"cuda:{next(iter(granted_gpus()), 0)}"
-        else:
-            device = "mps" if torch.backends.mps.is_available() else "cpu"
+    # The bars of the workers would disturb that of the run.
+    logging.disable_progress_bar()
+    device = _device(options)
     dtype = dtype or options.dtype
     try:
         if dtype == "auto":
-            # GPUs support bfloat16 in hardware from Ampere (8.0) on; earlier ones emulate it. For CPUs a trial decides.
-            is_new = device.startswith("cuda") and torch.cuda.get_device_capability(
-                device
-            ) >= (8, 0)
-            dtype = "bfloat16" if is_new else "float32"
-        code: dict[str, Any] = {
-            "revision": options.revision,
-            "trust_remote_code": options.trust_remote_code,
-        }
-        model_kwargs = {"torch_dtype": getattr(torch, dtype)}
-        return SentenceTransformer(
-            name, device=device, model_kwargs=model_kwargs, **code
-        ), dtype
+            dtype = _precision(device)
+        model = SentenceTransformer(
+            name,
+            device=device,
+            model_kwargs={"torch_dtype": getattr(torch, dtype)},
+            revision=options.revision,
+            trust_remote_code=options.trust_remote_code,
+        )
     except ImportError as error:
         raise EncoderError(
-            f"{_WHERE}{name} requires a package that is not installed: {error}"
+            where="encoder.model",
+            value=_value_of(name),
+            problem=f"requires a package that is not installed: {error}",
+            fix="install it",
         ) from None
     except (OSError, ValueError) as error:
         raise EncoderError(
-            f"{_WHERE}{name} cannot be loaded: {first_sentence(error)}; give the path of its folder, or its name on the "
-            "Hugging Face Hub (which requires a network); a gated model requires `hf auth login`, and one with its own "
-            "code requires trust_remote_code: true"
+            where="encoder.model",
+            value=_value_of(name),
+            problem=f"cannot be loaded: {first_sentence(error)}",
+            fix=(
+                "give the path of its folder, or its name on the Hugging Face Hub (which "
+                "requires a network); a gated model requires `hf auth login`, and one "
+                "with its own code requires trust_remote_code: true"
+            ),
         ) from None
     except (RuntimeError, AssertionError) as error:
         raise EncoderError(
-            f"{_WHERE}{name} does not run on device={device!r} with dtype={dtype}: {first_sentence(error)}; "
-            "set encoder.sentence_transformers.device or dtype"
+            where="encoder.model",
+            value=_value_of(name),
+            problem=(
+                f"does not run on device={device!r} with dtype={dtype}: "
+                f"{first_sentence(error)}"
+            ),
+            fix="set encoder.sentence_transformers.device or dtype",
         ) from None
+    return model, dtype
+
+
+def _device(options: SentenceTransformersOptions) -> str:
+    """Return the device to load a model on.
+
+    A device that the recipe names is never replaced by another.
+    """
+    import torch
+
+    if options.device not in (None, "cuda"):
+        return str(options.device)
+    if options.device == "cuda" or torch.cuda.is_available():
+        return f"cuda:{next(iter(granted_gpus()), 0)}"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _precision(device: str) -> str:
+    """Return the precision that `dtype: auto` chooses without a trial."""
+    import torch
+
+    # GPUs support bfloat16 in hardware from Ampere (8.0) on; earlier ones emulate it. For
+    # CPUs a trial decides.
+    if device.startswith("cuda") and torch.cuda.get_device_capability(device) >= (8, 0):
+        return "bfloat16"
+    return "float32"
 
 
 def try_model(
     _out: Path, *, corpus: CorpusFiles, encoder: recipe.Encoder
 ) -> ExecutionResult:
-    """Return how the model runs best on this machine, by a trial on chunks of all shards; writes no file."""
+    """Return how the model runs best on this machine; writes no file.
+
+    It is tried on chunks of all shards.
+    """
     texts: list[str] = []
     for documents, chunks in zip(corpus.documents, corpus.chunks, strict=True):
-        rows = np.arange(count_chunks(chunks))
-        rows = rows[:: max(1, len(rows) * len(corpus.documents) // _TRIED_CHUNKS)]
-        texts += (
-            text
-            for batch in iter_chunk_texts(documents, chunks, rows)
-            for text in batch.texts
-        )
+        count = count_chunks(chunks)
+        step = max(1, count * len(corpus.documents) // _TRIED_CHUNKS)
+        for batch in iter_chunk_texts(documents, chunks, np.arange(count)[::step]):
+            texts += batch.texts
     return _choose_execution(
         encoder.name,
         encoder.options_as(SentenceTransformersOptions),
@@ -369,70 +448,86 @@ def _choose_execution(
 ) -> ExecutionResult:
     """Return how to run the model. Raises EncoderError if it cannot be loaded."""
     encoder = _SentenceTransformersEncoder(name, options, threads=1)
+    encoder.encode(texts[:1])  # warm up
+    if texts and encoder.device == "cpu":
+        dtype, threads, rate = _try_on_cpu(encoder, options, texts)
+        call_chunks = _CALL_CHUNKS
+    else:
+        dtype = encoder.dtype
+        threads = 1
+        rate, _ = _timed(encoder, list(texts) * _GPU_REPEATS, time.perf_counter)
+        call_chunks = _GPU_CALL_CHUNKS
+    call_chunks, task_chunks = _task_sizes(rate, call_chunks)
+    return ExecutionResult(
+        device=encoder.device,
+        dtype=dtype,
+        threads=threads,
+        dimensions=encoder.dimensions,
+        call_chunks=call_chunks,
+        task_chunks=task_chunks,
+        chunks_per_second=round(rate, 2),
+    )
+
+
+def _try_on_cpu(
+    encoder: _SentenceTransformersEncoder,
+    options: SentenceTransformersOptions,
+    texts: Sequence[str],
+) -> tuple[str, int, float]:
+    """Return the precision and threads of a task, and the chunks per second."""
     import torch  # installed if the encoder is loaded
 
-    dtype, threads, call_chunks = encoder.dtype, 1, _CALL_CHUNKS
-    encoder.encode(texts[:1])  # warm up
-    if not texts or encoder.device != "cpu":
-        rate, _ = _timed(encoder, [*texts] * _GPU_REPEATS, time.perf_counter)
-        call_chunks = _GPU_CALL_CHUNKS
-    else:
-        first_rate, _ = _timed(encoder, texts[:_FEWEST])
-        sample = texts[: int(np.clip(first_rate * _TRIAL_S, _FEWEST, _MOST))]
-        rate, vectors = _timed(encoder, sample)
-        if options.dtype == "auto":
-            encoder.model.to(torch.bfloat16)
-            encoder.encode(sample[:1])
-            half_rate, half_vectors = _timed(encoder, sample)
-            if (
-                half_rate > _CLEARLY * rate
-                and np.einsum("nd,nd->n", vectors, half_vectors).min() >= _LEAST_COSINE
-            ):
-                dtype, rate = "bfloat16", half_rate
-            encoder.model.to(
-                getattr(torch, dtype)
-            )  # without the digits that bfloat16 has rounded
-        if usable_cpus() > 1:
-            torch.set_num_threads(usable_cpus())
-            encoder.encode(sample[:1])
-            all_rate, _ = _timed(encoder, sample)
-            # Each single-threaded task holds a copy of the model; together they may take half of the free memory, if known.
-            is_known = "SC_AVPHYS_PAGES" in os.sysconf_names
-            free = (
-                os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-                if is_known
-                else 0
-            )
-            copies_bytes = usable_cpus() * sum(
-                weight.nbytes for weight in encoder.model.parameters()
-            )
-            if all_rate > _CLEARLY * rate or (free and copies_bytes > free / 2):
-                threads, rate = usable_cpus(), all_rate
-            torch.set_num_threads(1)
-        rate *= threads
-    call_chunks, task_chunks = _task_sizes(rate, call_chunks)
-    chunks = {
-        "call_chunks": call_chunks,
-        "task_chunks": task_chunks,
-        "chunks_per_second": round(rate, 2),
-    }
-    execution = {
-        "device": encoder.device,
-        "dtype": dtype,
-        "threads": threads,
-        "dimensions": encoder.dimensions,
-    }
-    return ExecutionResult.model_validate(execution | chunks)
+    dtype = encoder.dtype
+    first_rate, _ = _timed(encoder, texts[:_MIN_TIMED])
+    timed_count = np.clip(first_rate * _TRIAL_S, _MIN_TIMED, _MAX_TIMED)
+    sample = texts[: int(timed_count)]
+    rate, vectors = _timed(encoder, sample)
+    if options.dtype == "auto":
+        encoder.model.to(torch.bfloat16)
+        encoder.encode(sample[:1])
+        half_rate, half_vectors = _timed(encoder, sample)
+        cosines = np.einsum("nd,nd->n", vectors, half_vectors)
+        if half_rate > _CLEARLY * rate and cosines.min() >= _MIN_COSINE:
+            dtype = "bfloat16"
+            rate = half_rate
+        # Without the digits that bfloat16 has rounded.
+        encoder.model.to(getattr(torch, dtype))
+    threads = 1
+    if usable_cpus() > 1:
+        torch.set_num_threads(usable_cpus())
+        encoder.encode(sample[:1])
+        all_rate, _ = _timed(encoder, sample)
+        if all_rate > _CLEARLY * rate or not _has_room_for_copies(encoder.model):
+            threads = usable_cpus()
+            rate = all_rate
+        torch.set_num_threads(1)
+    return dtype, threads, rate * threads
+
+
+def _has_room_for_copies(model: Any) -> bool:
+    """Return whether each core may hold a copy of the model.
+
+    Each single-threaded task has one; together they may take half of the free memory, if
+    it is known.
+    """
+    if "SC_AVPHYS_PAGES" not in os.sysconf_names:
+        return True
+    free_bytes = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    model_bytes = sum(weight.nbytes for weight in model.parameters())
+    return not free_bytes or usable_cpus() * model_bytes <= free_bytes / 2
 
 
 def _task_sizes(rate: float, call_chunks: int) -> tuple[int, int]:
-    """Return the chunks of a call and of a task; a task takes half a minute at `rate` chunks a second."""
+    """Return the chunks of a call and of a task.
+
+    A task takes half a minute at `rate` chunks per second.
+    """
     task_chunks = max(1, min(SLICE_CHUNKS, int(rate * SLICE_S)))
     if task_chunks >= call_chunks:
         task_chunks -= task_chunks % call_chunks
-    else:
-        call_chunks = task_chunks = 1 << (task_chunks.bit_length() - 1)
-    return call_chunks, task_chunks
+        return call_chunks, task_chunks
+    power_of_two = 1 << (task_chunks.bit_length() - 1)
+    return power_of_two, power_of_two
 
 
 def _timed(
@@ -440,14 +535,21 @@ def _timed(
     texts: Sequence[str],
     clock: Callable[[], float] = time.process_time,
 ) -> tuple[float, NDArray[np.float32]]:
-    """Return the chunks encoded per second (CPU time unless `clock` measures another time), and the vectors."""
+    """Return the chunks encoded per second, and the vectors.
+
+    The seconds are CPU time unless `clock` measures another time.
+    """
     began = clock()
     vectors = encoder.encode(texts)
-    return len(texts) / max(1e-9, clock() - began), vectors
+    seconds = max(1e-9, clock() - began)
+    return len(texts) / seconds, vectors
 
 
 class _SentenceTransformersKind(EncoderKind):
-    """Models of the library; a trial before the first chunk chooses precision and threads."""
+    """Models of the library.
+
+    A trial before the first chunk chooses precision and threads.
+    """
 
     Options = SentenceTransformersOptions
     usage = "sentence-transformers:<name or path>"
@@ -456,7 +558,7 @@ class _SentenceTransformersKind(EncoderKind):
     is_model = True
     package = ("sentence_transformers", "sentence-transformers")
     preload = ("sentence_transformers",)
-    cure = "try encoder.sentence_transformers.dtype: float32, or another model"
+    fix = "try encoder.sentence_transformers.dtype: float32, or another model"
     result = ExecutionResult
     version = 3
 
@@ -477,42 +579,49 @@ class _SentenceTransformersKind(EncoderKind):
 
     def resources(self, config: recipe.Encoder) -> Resources:
         device = config.options_as(SentenceTransformersOptions).device
-        if device is None or device == "cuda":
-            return Resources(gpu="needed" if device else "optional")
-        return (
-            Resources(at_once=1) if device.startswith("cuda") else Resources()
-        )  # the one that is named
+        if device is None:
+            return Resources(gpu="optional")
+        if device == "cuda":
+            return Resources(gpu="needed")
+        if device.startswith("cuda"):  # the one that is named
+            return Resources(at_once=1)
+        return Resources()
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
-        """Try the model on sampled chunks, which takes about a second; without the package the speed is unknown."""
-        if not importlib.util.find_spec(
-            "sentence_transformers"
-        ):  # importing it takes seconds
+        """Try the model on sampled chunks, which takes about a second.
+
+        Without the package the speed is unknown.
+        """
+        # Importing it takes seconds.
+        if importlib.util.find_spec("sentence_transformers") is None:
             return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
-        sample = list(chunks[:: max(1, len(chunks) // _TRIED_CHUNKS)])[:_TRIED_CHUNKS]
+        step = max(1, len(chunks) // _TRIED_CHUNKS)
+        sample = list(chunks[::step])[:_TRIED_CHUNKS]
+        options = config.options_as(SentenceTransformersOptions)
         try:
-            tried = _choose_execution(
-                config.name, config.options_as(SentenceTransformersOptions), sample
-            )
+            tried = _choose_execution(config.name, options, sample)
         except EncoderError:
-            if (shape := self.shape(config)) is None:
+            shape = self.shape(config)
+            if shape is None:
                 raise
-            return Speed(None, "no model here", shape.width)
-        return Speed(tried.threads / tried.chunks_per_second, "", tried.dimensions)
+            return Speed(unknown="no model here", dimensions=shape.width)
+        return Speed(
+            chunk_s=tried.threads / tried.chunks_per_second,
+            dimensions=tried.dimensions,
+        )
 
     def shape(self, config: recipe.Encoder) -> Shape | None:
-        """Return the shape of a model in a folder by its config.json, else of one that is known."""
+        """Return the shape of a model in a folder by its config.json.
+
+        Else of one that is known.
+        """
+        path = Path(config.name).expanduser() / "config.json"
         try:
-            content = json.loads(
-                (Path(config.name).expanduser() / "config.json").read_text(
-                    encoding="utf-8"
-                )
-            )
+            content = json.loads(path.read_text(encoding="utf-8"))
             return Shape(
-                *(
-                    int(content[key])
-                    for key in ("num_hidden_layers", "hidden_size", "intermediate_size")
-                )
+                layers=int(content["num_hidden_layers"]),
+                width=int(content["hidden_size"]),
+                inner=int(content["intermediate_size"]),
             )
         except (OSError, ValueError, KeyError, TypeError):
             return _SHAPES.get(config.name)

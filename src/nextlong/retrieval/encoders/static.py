@@ -1,8 +1,10 @@
 """Static encoders: the mean of one stored vector per token (model2vec).
 
 In:  texts. Out: float32 (n, dimensions), unit rows.
-A static model is distilled from a transformer once. It represents the meanings of words but not their order, and encodes
-several hundred times as many chunks a second on a CPU. Any model that model2vec reads works, by folder or Hub name.
+
+A static model is distilled from a transformer once. It represents the meanings of words but
+not their order, and encodes several hundred times as many chunks per second on a CPU. Any
+model that model2vec reads works, by folder or Hub name.
 """
 
 from __future__ import annotations
@@ -34,38 +36,52 @@ class _StaticOptions(Section):
 
 
 class _StaticEncoder:
+    """A model of model2vec."""
+
     def __init__(self, name: str, options: _StaticOptions) -> None:
-        """Load the model; raises EncoderError where the package or the model is missing."""
+        """Load the model; raises EncoderError where the package or it is missing."""
         try:
             from model2vec import StaticModel
         except ImportError as error:
             raise EncoderError(
-                f"encoder.model=static:{name}: {error}; pip install 'nextlong[static]'"
+                where="encoder.model",
+                value=f"static:{name}",
+                problem=f"cannot be loaded: {error}",
+                fix="pip install 'nextlong[static]'",
             ) from None
         path = Path(name).expanduser()
-        source, width = path if path.exists() else name, options.dimensions
         try:
             self._model: Any = StaticModel.from_pretrained(
-                source, dimensionality=width, force_download=False
+                path if path.exists() else name,
+                dimensionality=options.dimensions,
+                force_download=False,
             )
         except (OSError, ValueError, KeyError) as error:
             raise EncoderError(
-                f"encoder.model=static:{name} cannot be loaded: {first_sentence(error)}; give the folder of a model2vec "
-                "model, or its name on the Hugging Face Hub (and a network)"
+                where="encoder.model",
+                value=f"static:{name}",
+                problem=f"cannot be loaded: {first_sentence(error)}",
+                fix=(
+                    "give the folder of a model2vec model, or its name on the Hugging "
+                    "Face Hub (and a network)"
+                ),
             ) from None
         self.dimensions = int(self._model.dim)
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit vectors, shape (n, dimensions); a text without known tokens gets a random direction of its own."""
+        """Return unit vectors, shape (n, dimensions).
+
+        A text without known tokens gets a random direction of its own.
+        """
         if not texts:
             return np.empty((0, self.dimensions), np.float32)
         # model2vec truncates at 512 tokens by default; use the whole chunk.
-        vectors = self._model.encode(
+        encoded = self._model.encode(
             list(texts), max_length=None, use_multiprocessing=False
         )
-        return unit_or_drawn(
-            np.array(vectors, np.float32), texts, least=float(np.finfo(np.float32).tiny)
-        )
+        vectors = np.array(encoded, np.float32)
+        smallest = float(np.finfo(np.float32).tiny)
+        return unit_or_drawn(vectors, texts, min_length=smallest)
 
 
 class _StaticKind(EncoderKind):
@@ -76,7 +92,7 @@ class _StaticKind(EncoderKind):
     package = ("model2vec", "static")
     is_model = True
     preload = ("model2vec",)
-    cure = "use another model"
+    fix = "use another model"
 
     def load(self, config: recipe.Encoder, *_: object) -> _StaticEncoder:
         return _StaticEncoder(config.name, config.options_as(_StaticOptions))
@@ -84,11 +100,12 @@ class _StaticKind(EncoderKind):
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         encoder = self.load(config)
         sample = chunks[:_MEASURED_CHUNKS]
-        encoder.encode(sample[:1])
+        encoder.encode(sample[:1])  # warm up
         began = time.process_time()
         encoder.encode(sample)
+        seconds = time.process_time() - began
         return Speed(
-            (time.process_time() - began) / max(1, len(sample)), "", encoder.dimensions
+            chunk_s=seconds / max(1, len(sample)), dimensions=encoder.dimensions
         )
 
 
