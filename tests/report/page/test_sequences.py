@@ -2,20 +2,15 @@
 
 import re
 
-import pytest
-
 import nextlong
-from nextlong.artifacts.results import DraftResult
 from nextlong.picture import pieces
-from nextlong.picture.charts import Point
-from nextlong.picture.pieces import CHUNK_ROLES, lead_document
 from nextlong.report.page import sequences
 
 
 def test_texts_too_short_to_read_are_not_held(shared_run):
     run = nextlong.open(shared_run)
     sequence = run.sequence(0)
-    assert sequences._texts(run, sequence, sequences._FEWEST_CHARS - 1) is None
+    assert sequences._texts(run, sequence, sequences._MIN_CHARS - 1) is None
     held = sequences._texts(run, sequence, 160)
     assert held["texts"] == [
         text if len(text) <= 160 else f"{text[:160]}…" for text in sequence.texts
@@ -67,86 +62,5 @@ def test_runs_that_share_a_document_show_what_each_made_of_it(shared_run, shorte
 
 
 def test_a_sequence_of_too_many_pieces_is_not_drawn(shared_run, monkeypatch):
-    monkeypatch.setattr(sequences, "_MOST_PIECES", 3)
+    monkeypatch.setattr(sequences, "_MAX_PIECES", 3)
     assert sequences.shown([nextlong.open(shared_run)], ["a"]) is None
-
-
-def marked(*texts):
-    return [
-        [text for text, is_shared in pieces if is_shared]
-        for pieces in sequences.marked(texts)
-    ]
-
-
-def test_what_both_hold_is_marked_and_nothing_else():
-    one = "Before it all. The harbour holds a rope, and more. Gull"
-    other = "Other words. the HARBOUR holds a rope: gull"
-    assert marked(one, other) == [
-        ["The harbour holds a rope"],
-        ["the HARBOUR holds a rope"],
-    ]
-
-
-def test_a_long_text_begins_a_little_before_the_first_mark():
-    one = "filler words " * 200 + "the harbour holds a rope " + "tail " * 400
-    pieces, _ = sequences.marked([one, "the harbour holds a rope"])
-    text = "".join(text for text, _ in pieces)
-    assert text.startswith("…")
-    assert text.endswith("…")
-    assert text.index("the harbour") < 200
-    assert len(text) < 1000
-
-
-def test_two_texts_with_nothing_in_common_have_no_mark():
-    assert marked("one two three four", "five six seven eight") == [[], []]
-
-
-@pytest.fixture(scope="module")
-def run(shared_run):
-    return nextlong.open(shared_run)
-
-
-def test_examples_of_a_run_share_runs_of_words(run):
-    remembered = [
-        own
-        for part in run.steps["draft"].results(DraftResult)
-        for own in part.near_duplicate_examples
-    ]
-    pairs = list(sequences.near_duplicate_pairs(run, most=3))
-    assert len(pairs) == min(3, len(remembered))
-    for pair in pairs:
-        words = [
-            re.findall(r"\w+", "".join(text for text, _ in pieces).lower())
-            for _, _, pieces in pair
-        ]
-        assert set(words[0]) & set(words[1])
-
-
-def test_every_chunk_of_the_sequence_is_marked(shared_run):
-    run = nextlong.open(shared_run)
-    spans = run.sequence(0).spans
-    lead = lead_document(spans)
-    made = sequences._draw_map(run, spans, lead=lead)
-    chunks = {span.chunk_id: span.doc_id for span in spans if span.role in CHUNK_ROLES}
-    assert made["chart"].count('class="marked own" data-series') == sum(
-        doc == lead for doc in chunks.values()
-    )
-    assert made["chart"].count('class="marked negative" data-series') == sum(
-        doc != lead for doc in chunks.values()
-    )
-    assert 0 < made["variance"] <= 1
-    assert made["sampled"] == len(re.findall('<circle class="map', made["chart"]))
-
-
-def test_the_largest_of_several_sources_have_colours_and_one_source_is_grey():
-    points = [Point(0, 0, "")] * 10
-    shown = sequences._background(list("aaabbbccde"), points)
-    assert [(one.name, one.colour, len(one.points)) for one in shown] == [
-        ("a", "map run2", 3),
-        ("b", "map run3", 3),
-        ("c", "map run4", 2),
-        ("2 more sources", "map plain0", 2),
-    ]
-    assert [one.colour for one in sequences._background(["a"] * 10, points)] == [
-        "map plain0"
-    ]

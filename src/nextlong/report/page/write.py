@@ -26,6 +26,7 @@ from nextlong.picture import html
 from nextlong.picture.pieces import RUNS
 from nextlong.report import summary
 from nextlong.report.page import cards, cells, explain, sequences
+from nextlong.report.page.near_duplicates import near_duplicate_pairs
 from nextlong.report.page.verdict import verdict
 from nextlong.runs.card import Exported
 from nextlong.runs.run import Run
@@ -160,5 +161,5 @@ def _shown(run: Run, run_stats: cells.RunStats, name: str) -> Json:
         "verdict": decided,
         "again": again,
         "summary": summary.lines(Exported(run.recipe, [run], run.steps)),
-        "examples": list(sequences.near_duplicate_pairs(run, most=_EXAMPLES)),
+        "examples": list(near_duplicate_pairs(run, limit=_EXAMPLES)),
     }
