@@ -7,7 +7,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 
@@ -21,22 +21,20 @@ from nextlong.runs.statistics.stats import Stats
 from nextlong.runs.statistics.tally import Spread
 from nextlong.text import Json, counted
 
-_NONE = "–"
-_WITH_BINS = (
-    "exposure",
-    "reuse",
-)  # cards of which a terminal has room for the histogram, too
-_RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
-_DECIMALS = (
-    (100, 0),
-    (10, 1),
-)  # of a table, from this value on, else 3; CSV and JSON hold every digit
+_NONE: Final = "–"
+# Cards of which a terminal has room for the histogram, too.
+_WITH_BINS: Final = ("exposure", "reuse")
+_RANKS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
 
 
 def row(stats: Stats) -> Json:
-    """Return one data set as a flat row; all have the same keys, None where a key does not apply."""
+    """Return one data set as a flat row.
+
+    All rows have the same keys, None where a key does not apply.
+    """
     setting = stats.setting
-    # Cosines are of chunks, or of whole documents: two scales, which never share a column.
+    # Cosines are of chunks, or of whole documents: two scales, which never share a
+    # column.
     chunk_cosine = None
     document_cosine = None
     by_rank: dict[int, float] = {}
@@ -92,66 +90,82 @@ def _parts(name: str, spread: Spread | None, keys: Sequence[str]) -> Json:
 
 
 def show(compared: Sequence[Stats], console: Console) -> None:
-    """Print one column per data set and one line per value; values that are the same in all come first, once."""
+    """Print one column per data set and one line per value.
+
+    Values that are the same in all come first, once.
+    """
     rows = [row(stats) for stats in compared]
     keys = list(rows[0])[1:]
     shown = set(show_same(rows, keys, console))
     headings = _headings([str(row["run"]) for row in rows])
-    # Keys whose values the headings hold; a swept key may only share its name with one.
-    for key, *values in zip(
-        *(heading.split("\n") for heading in headings), strict=False
-    ):
-        if values == [_NONE if row.get(key) is None else str(row[key]) for row in rows]:
-            shown.add(key)
-    lines = [
-        [key.replace("_", " "), *(text_of(row[key]) for row in rows)]
-        for key in keys
-        if key not in shown and any(row[key] is not None for row in rows)
-    ]
+    shown |= _keys_of_headings(headings, rows)
+    lines = []
+    for key in keys:
+        values = [row[key] for row in rows]
+        if key not in shown and any(value is not None for value in values):
+            lines.append([key.replace("_", " "), *map(text_of, values)])
     if lines:
         tables.show_in_blocks(headings, lines, console, names=1)
     else:
         tables.say("all compared values are the same", console)
 
 
+def _keys_of_headings(
+    headings: Sequence[str], rows: Sequence[Mapping[str, Any]]
+) -> set[str]:
+    """Return the keys whose values the headings hold.
+
+    A swept key may only share its name with one of them.
+    """
+    keys = set()
+    lines = [heading.split("\n") for heading in headings]
+    for key, *values in zip(*lines, strict=False):
+        own = [_NONE if row.get(key) is None else str(row[key]) for row in rows]
+        if values == own:
+            keys.add(key)
+    return keys
+
+
 def show_one(stats: Stats, console: Console) -> None:
     """Print one data set."""
-    plain = stats.as_json()
-    of = cells.Numbers([plain], [""])
-    title = f"{counted(stats.sequences, 'sequence')} of {stats.setting.target_tokens:,} tokens in {stats.run}"
-    tables.show_pairs(title, _pairs(of.settings()), console)
-    for card in (
-        card
-        for section in cards.sections(of).values()
-        for card in section
-        if card.name != "cost"
-    ):
-        for table in card.tables:
-            rows = (
-                row for row in table.rows if not row.is_bin or card.name in _WITH_BINS
-            )
-            tables.show_pairs(table.caption, _pairs(rows), console)
-    left_out = []
-    for one in stats.corpus.left_out:
-        left_out.append(
-            ("", f"{counted(one.count, one.unit.removesuffix('s'))}: {one.reason}")
-        )
-        for example in one.examples:
-            head = json.dumps(example.head, ensure_ascii=False) if example.head else ""
-            left_out.append(
-                (
-                    "",
-                    f"  {' · '.join(filter(None, (example.source_id, example.note, head)))}",
-                )
-            )
-    warnings = [("only as a control", plain["control"])] if plain["control"] else []
-    warnings += [(warned.name, warned.message) for warned in stats.warnings]
-    for title, pairs in (
-        ("Filtered out of the corpus", left_out),
-        ("Data-quality warnings", warnings),
-    ):
-        if pairs:
-            tables.show_pairs(title, pairs, console)
+    numbers = cells.Numbers([stats.as_json()], [""])
+    sequences = counted(stats.sequences, "sequence")
+    title = f"{sequences} of {stats.setting.target_tokens:,} tokens in {stats.run}"
+    tables.show_pairs(title, _pairs(numbers.settings()), console)
+    for section in cards.sections(numbers).values():
+        for card in section:
+            if card.name != "cost":
+                _show_card(card, console)
+    left_out = _left_out(stats)
+    if left_out:
+        tables.show_pairs("Filtered out of the corpus", left_out, console)
+    warnings = [(warning.name, warning.message) for warning in stats.warnings]
+    if stats.control:
+        warnings.insert(0, ("only as a control", stats.control))
+    if warnings:
+        tables.show_pairs("Data-quality warnings", warnings, console)
+
+
+def _show_card(card: cards.Card, console: Console) -> None:
+    has_bins = card.name in _WITH_BINS
+    for table in card.tables:
+        rows = [row for row in table.rows if has_bins or not row.is_bin]
+        tables.show_pairs(table.caption, _pairs(rows), console)
+
+
+def _left_out(stats: Stats) -> list[tuple[str, str]]:
+    """Return what was filtered out of the corpus, each reason with its examples."""
+    pairs = []
+    for left_out in stats.corpus.left_out:
+        unit = left_out.unit.removesuffix("s")
+        pairs.append(("", f"{counted(left_out.count, unit)}: {left_out.reason}"))
+        for example in left_out.examples:
+            head = ""
+            if example.head:
+                head = json.dumps(example.head, ensure_ascii=False)
+            parts = filter(None, (example.source_id, example.note, head))
+            pairs.append(("", f"  {' · '.join(parts)}"))
+    return pairs
 
 
 def _pairs(rows: Iterable[cells.TableRow]) -> list[tuple[str, str]]:
@@ -161,91 +175,113 @@ def _pairs(rows: Iterable[cells.TableRow]) -> list[tuple[str, str]]:
 def show_same(
     rows: Sequence[Mapping[str, Any]], keys: Sequence[str], console: Console
 ) -> Json:
-    """Print above a table which of `keys` have the same value in all of several rows, and return these."""
-    first = rows[0] if len(rows) > 1 else {}
-    same = {key: first[key] for key in keys if first.get(key) is not None}
-    same = {
-        key: value
-        for key, value in same.items()
-        if all(row.get(key) == value for row in rows)
-    }
+    """Print above a table which of `keys` have the same value in all of several rows.
+
+    Return these keys and values.
+    """
+    same: Json = {}
+    if len(rows) > 1:
+        for key in keys:
+            value = rows[0].get(key)
+            if value is not None and all(row.get(key) == value for row in rows):
+                same[key] = value
     if same:
-        alike = "; ".join(
+        alike = [
             f"{key.replace('_', ' ')} {text_of(value)}" for key, value in same.items()
-        )
-        tables.say(f"the same in all: {alike}\n", console)
+        ]
+        tables.say(f"the same in all: {'; '.join(alike)}\n", console)
     return same
 
 
 def _headings(runs: Sequence[str]) -> list[str]:
-    """Return the heading of the names and of each data set; of variants named by settings only, their keys and their values."""
+    """Return the heading of the names and of each data set.
+
+    Those of variants named by settings only are their keys and their values.
+    """
     names = cells.short_names(runs)
-    if any("=" not in setting for name in names for setting in name.split(",")):
-        return ["", *(",\n".join(name.split(",")) for name in names)]
-    settings = [
-        dict(setting.split("=", 1) for setting in name.split(",")) for name in names
-    ]
-    keys = list(dict.fromkeys(key for setting in settings for key in setting))
-    return [
-        "\n".join(keys),
-        *("\n".join(setting.get(key, _NONE) for key in keys) for setting in settings),
-    ]
+    parts_of_names = [name.split(",") for name in names]
+    if any("=" not in part for parts in parts_of_names for part in parts):
+        return ["", *(",\n".join(parts) for parts in parts_of_names)]
+    settings = [dict(part.split("=", 1) for part in parts) for parts in parts_of_names]
+    keys: dict[str, None] = {}
+    for setting in settings:
+        keys |= dict.fromkeys(setting)
+    headings = ["\n".join(keys)]
+    for setting in settings:
+        headings.append("\n".join(setting.get(key, _NONE) for key in keys))
+    return headings
 
 
 def text_of(value: str | float | None) -> str:
-    """Return a value as a cell of a table shows it."""
+    """Return a value as a cell of a table shows it; CSV and JSON hold every digit."""
     if value is None:
         return _NONE
     if isinstance(value, float):
-        decimals = next(
-            (places for least, places in _DECIMALS if abs(value) >= least), 3
-        )
-        return f"{value:,.{decimals}f}"
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else " ".join(tables.visible(value).split())
-    )
+        if abs(value) >= 100:
+            return f"{value:,.0f}"
+        return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.3f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return " ".join(tables.visible(value).split())
+
+
+class _Holder(NamedTuple):
+    """The first sequence of a run that holds a document whole, or its meta-chunks."""
+
+    sequence: RunSequence
+    chunks: int
 
 
 def svg(runs: Sequence[Run]) -> str:
     """Return a picture of one document as each run lays it out.
 
-    A document of many chunks that every run holds whole is preferred. Raises RunError if no document is in all runs, or their
-    lengths differ.
+    A document of many chunks that every run holds whole is preferred. Raises RunError if
+    no document is in all runs, or their lengths differ.
     """
-    if len(lengths := {run.recipe.compose.target_tokens for run in runs}) > 1:
+    lengths = {run.recipe.compose.target_tokens for run in runs}
+    if len(lengths) > 1:
         differing = ", ".join(map(str, sorted(lengths)))
         raise RunError(
-            f"the runs have sequences of different lengths ({differing} tokens); choose runs of one length"
+            where="--svg",
+            problem=f"the runs have sequences of different lengths ({differing} tokens)",
+            fix="choose runs of one length",
         )
-    # Of each run, by document: the first sequence that holds it whole, or is made of its meta-chunks, and how many chunks.
-    holders: list[dict[str, tuple[RunSequence, int]]] = [{} for _ in runs]
-    for run, holder in zip(runs, holders, strict=True):
-        for sequence in run.sequences():
-            own = (span for span in sequence.spans if span.role in ("meta", "document"))
-            chunks = dict.fromkeys((span.source_id, span.chunk_id) for span in own)
-            for source_id, count in Counter(
-                source_id for source_id, _ in chunks
-            ).items():
-                holder.setdefault(source_id, (sequence, count))
+    holders = [_holders(run) for run in runs]
     common = [
         source_id
         for source_id in holders[0]
-        if all(source_id in held for held in holders[1:])
+        if all(source_id in of_run for of_run in holders[1:])
     ]
     if not common:
         raise RunError(
-            "no document is in a sequence of every run; raise compose.sequences, or choose other runs"
+            where="--svg",
+            problem="no document is in a sequence of every run",
+            fix="raise compose.sequences, or choose other runs",
         )
-    shown = max(
-        common, key=lambda source_id: min(held[source_id][1] for held in holders)
-    )
+
+    def fewest_chunks(source_id: str) -> int:
+        return min(of_run[source_id].chunks for of_run in holders)
+
+    shown = max(common, key=fewest_chunks)
     sequences = {
-        name: held[shown][0].spans
-        for name, held in zip(cells.labels(runs), holders, strict=True)
+        name: of_run[shown].sequence.spans
+        for name, of_run in zip(cells.labels(runs), holders, strict=True)
     }
     return before_after.comparison_svg(sequences, source_id=shown, tokens=lengths.pop())
+
+
+def _holders(run: Run) -> dict[str, _Holder]:
+    """Return the first sequence that holds each document."""
+    holders: dict[str, _Holder] = {}
+    for sequence in run.sequences():
+        chunks: dict[tuple[str, int], None] = {}
+        for span in sequence.spans:
+            if span.role in ("meta", "document"):
+                chunks[span.source_id, span.chunk_id] = None
+        counts = Counter(source_id for source_id, _ in chunks)
+        for source_id, count in counts.items():
+            holders.setdefault(source_id, _Holder(sequence, count))
+    return holders
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,13 +1,16 @@
-"""Tables, and everything else that commands print: titles, pairs, facts and messages look the same in all of them.
+"""Tables, and everything else that commands print.
 
-A terminal gets colours and wrapped lines, a pipe plain text with one record per line. Text of the user enters a table through
-`cell`, so that neither its markup nor its control characters reach the terminal.
+Titles, pairs, facts and messages look the same in all of them. A terminal gets colours
+and wrapped lines, a pipe plain text with one record per line. Text of the user enters a
+table through `cell`, so that neither its markup nor its control characters reach the
+terminal.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from typing import Final
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -17,27 +20,27 @@ from rich.text import Text
 
 from nextlong.text import HANGING, wrapped
 
-# What moves the cursor, colours the screen or turns the order of what follows; tabs and newlines do no harm.
-_BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
-_CONTROLS = dict.fromkeys(
+# What moves the cursor, colours the screen or turns the order of what follows; tabs and
+# newlines do no harm.
+_BIDI: Final = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_CONTROLS: Final = dict.fromkeys(
     code for code in (*range(32), *range(0x7F, 0xA0), *_BIDI) if chr(code) not in "\t\n"
 )
-_GAP_CELLS = 2  # between two columns
-_HEADING_CELLS = 24  # of a heading; a longer one is wrapped
-_NAME_CELLS = 24  # of a name before its value
-_LEAST_CELLS = 8  # of a column that gives way
-_LEAST_FACT_CELLS = 20
-_COMMANDS = (
-    "inspect",
-    "one sequence",
-    "its text",
-    "longer sequences",
-)  # facts whose values are to be copied
-_PIPE_CELLS = 400  # of a line in a pipe, which no terminal limits
+_GAP_CELLS: Final = 2  # between two columns
+_HEADING_CELLS: Final = 24  # of a heading; a longer one is wrapped
+_NAME_CELLS: Final = 24  # of a name before its value
+_MIN_CELLS: Final = 8  # of a column that gives way
+_MIN_FACT_CELLS: Final = 20
+# Facts whose values are to be copied.
+_COMMANDS: Final = ("inspect", "one sequence", "its text", "longer sequences")
+_PIPE_CELLS: Final = 400  # of a line in a pipe, which no terminal limits
 
 
 class PipeConsole(Console):
-    """A console that raises BrokenPipeError when its reader has gone; rich itself would end the process with exit code 1."""
+    """A console that raises BrokenPipeError when its reader has gone.
+
+    rich itself would end the process with exit code 1.
+    """
 
     def on_broken_pipe(self) -> None:
         """Raise BrokenPipeError."""
@@ -56,7 +59,10 @@ def table(title: str = "") -> Table:
 
 
 def say(message: str, console: Console, *, style: str = "", label: str = "") -> None:
-    """Print a message, behind a label in red if one is given. Paths that are longer than a terminal is wide stay whole."""
+    """Print a message, behind a label in red if one is given.
+
+    Paths that are longer than a terminal is wide stay whole.
+    """
     shown = visible(f"{label}{message}")
     if console.is_terminal:
         shown = "\n".join(wrapped(shown, console.width, indent=HANGING))
@@ -71,21 +77,17 @@ def show_facts(
     *,
     beside: Sequence[tuple[str, str]] = (),
 ) -> None:
-    """Print (name, value) pairs, one per line, aligned with those in `beside`, which were printed before.
+    """Print (name, value) pairs, one per line.
 
-    On a terminal long values are wrapped; commands stay on one line so that they can be copied.
+    They are aligned with those in `beside`, which were printed before. On a terminal long
+    values are wrapped; commands stay on one line so that they can be copied.
     """
     width = max(len(name) for name, _ in (*facts, *beside)) + 2
+    room = max(_MIN_FACT_CELLS, console.width - width)
     for name, value in facts:
-        style, room = (
-            "yellow" if name == "warning" else "",
-            max(_LEAST_FACT_CELLS, console.width - width),
-        )
-        parts = (
-            wrapped(value, room)
-            if console.is_terminal and name not in _COMMANDS
-            else [value]
-        )
+        style = "yellow" if name == "warning" else ""
+        is_wrapped = console.is_terminal and name not in _COMMANDS
+        parts = wrapped(value, room) if is_wrapped else [value]
         shown = visible(f"\n{'':<{width}}".join(parts))
         console.print(
             f"{name + ':':<{width}}{shown}",
@@ -106,9 +108,8 @@ def show_pairs(title: str, rows: Sequence[tuple[str, str]], console: Console) ->
     show_title(title, console)
     block = table()
     block.show_header = False
-    width = (
-        _NAME_CELLS if console.is_terminal else None
-    )  # one column edge for all blocks of a page
+    # One column edge for all blocks of a page.
+    width = _NAME_CELLS if console.is_terminal else None
     block.add_column(no_wrap=True, min_width=width)
     block.add_column(overflow="fold")
     for name, value in rows:
@@ -122,26 +123,30 @@ def cell(text: str) -> str:
 
 
 def tail(text: str, cells: int) -> str:
-    """Return text shortened to `cells` at its left, because long paths and ids differ at their ends."""
-    return text if len(text) <= cells else f"…{text[len(text) - max(0, cells - 1) :]}"
+    """Return text shortened to `cells` at its left.
+
+    Long paths and ids differ at their ends.
+    """
+    if len(text) <= cells:
+        return text
+    kept = max(0, cells - 1)
+    return f"…{text[len(text) - kept :]}"
 
 
 def visible(text: str) -> str:
-    """Return text without control characters other than tab and newline, those of the writing direction among them."""
+    """Return text without control characters other than tab and newline.
+
+    Those of the writing direction are among them.
+    """
     return text.translate(_CONTROLS)
 
 
 def line(cells: Sequence[str], widths: Sequence[int]) -> Text:
     """Return one row: cells aligned to the right in their widths, and a last one without a width."""
     aligned = [f"{text:>{width}}" for text, width in zip(cells, widths, strict=False)]
-    return Text(
-        "  ".join(
-            [
-                *aligned,
-                *(" ".join(visible(text).split()) for text in cells[len(widths) :]),
-            ]
-        )
-    )
+    for text in cells[len(widths) :]:
+        aligned.append(" ".join(visible(text).split()))
+    return Text("  ".join(aligned))
 
 
 def show_line(row: Text, console: Console) -> None:
@@ -153,22 +158,23 @@ def show_line(row: Text, console: Console) -> None:
 
 
 def shrink(filled: Table, console: Console, *, columns: Sequence[int]) -> None:
-    """Shrink only `columns`, in this order, on a narrow terminal, because a number cut to an ellipsis is useless."""
+    """Shrink only `columns`, in this order, on a narrow terminal.
+
+    A number that is cut to an ellipsis would be useless.
+    """
     if not console.is_terminal:
         return
-    gaps = 2 * (len(filled.columns) - 1)
+    gaps = _GAP_CELLS * (len(filled.columns) - 1)
     for column in filled.columns:
-        widest = max(
-            console.measure(text).maximum for text in (column.header, *column.cells)
-        )
+        texts = (column.header, *column.cells)
+        widest = max(console.measure(text).maximum for text in texts)
         column.width = min(widest, column.max_width or widest)
     excess = gaps + sum(column.width or 0 for column in filled.columns) - console.width
-    for place in columns:
-        width = filled.columns[place].width or 0
-        filled.columns[place].width = min(
-            width, max(_LEAST_CELLS, width - max(0, excess))
-        )
-        excess -= width - (filled.columns[place].width or 0)
+    for index in columns:
+        column = filled.columns[index]
+        width = column.width or 0
+        column.width = min(width, max(_MIN_CELLS, width - max(0, excess)))
+        excess -= width - column.width
 
 
 def show_in_blocks(
@@ -178,45 +184,52 @@ def show_in_blocks(
     *,
     names: int,
 ) -> None:
-    """Print a table of plain text; columns beyond the edge of a terminal follow in blocks below.
+    """Print a table of plain text in blocks.
 
-    The first `names` columns name the rows and are repeated in every block.
+    Columns beyond the edge of a terminal follow in blocks below. The first `names`
+    columns name the rows and are repeated in every block.
     """
-    widths = [  # of each column, in cells
-        max(
-            min(_HEADING_CELLS, max(map(cell_len, heading.split("\n")))),
-            *(cell_len(row[place]) for row in rows),
-        )
-        for place, heading in enumerate(headings)
-    ]
-    blocks: list[list[int]] = [[]]
-    for place in range(names, len(headings)):
-        block_cells = (
-            sum(
-                widths[column] + _GAP_CELLS
-                for column in (*range(names), *blocks[-1], place)
-            )
-            - _GAP_CELLS
-        )
-        if console.is_terminal and blocks[-1] and block_cells > console.width:
-            blocks.append([])
-        blocks[-1].append(place)
-    for number, block in enumerate(blocks):
+    widths = []
+    for index, heading in enumerate(headings):
+        heading_cells = max(map(cell_len, heading.split("\n")))
+        row_cells = [cell_len(row[index]) for row in rows]
+        widths.append(max(min(_HEADING_CELLS, heading_cells), *row_cells))
+
+    max_cells = console.width if console.is_terminal else None
+    for number, block in enumerate(_blocks(widths, names=names, max_cells=max_cells)):
         if number:
             console.print()
-        shown, places = table(), [*range(names), *block]
-        for place in places:
-            heading = "\n".join(map(cell, headings[place].split("\n")))
-            width = widths[place] if console.is_terminal else None
+        shown = table()
+        columns = [*range(names), *block]
+        for index in columns:
+            lines = [cell(line) for line in headings[index].split("\n")]
             shown.add_column(
-                heading,
-                justify="left" if place < names else "right",
+                "\n".join(lines),
+                justify="left" if index < names else "right",
                 overflow="fold",
-                width=width,
+                width=widths[index] if console.is_terminal else None,
             )
         for row in rows:
-            shown.add_row(*(cell(row[place]) for place in places))
+            shown.add_row(*(cell(row[index]) for index in columns))
         show(shown, console)
+
+
+def _blocks(
+    widths: Sequence[int], *, names: int, max_cells: int | None
+) -> list[list[int]]:
+    """Return the columns of each block, without those that name the rows."""
+    name_cells = sum(widths[:names]) + _GAP_CELLS * names
+    blocks: list[list[int]] = [[]]
+    block_cells = name_cells - _GAP_CELLS
+    for index in range(names, len(widths)):
+        column_cells = _GAP_CELLS + widths[index]
+        is_full = max_cells is not None and block_cells + column_cells > max_cells
+        if is_full and blocks[-1]:
+            blocks.append([])
+            block_cells = name_cells - _GAP_CELLS
+        blocks[-1].append(index)
+        block_cells += column_cells
+    return blocks
 
 
 def show(filled: Table, console: Console) -> None:
