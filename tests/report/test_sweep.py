@@ -82,18 +82,20 @@ def test_values_are_yaml_in_the_order_given(recipe):
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("asked", "problem"),
     [
-        ("chunk.max_chars", "is not KEY=V1,V2"),
-        ("chunk.max_chars=", "is not KEY=V1,V2"),
-        ("=1,2", "is not KEY=V1,V2"),
-        ("a=[1,2", "is not a list of YAML values"),
-        ("a=1,2,1", "the value 1 is given twice"),
+        ("chunk.max_chars", "KEY=V1,V2"),
+        ("chunk.max_chars=", "KEY=V1,V2"),
+        ("=1,2", "KEY=V1,V2"),
+        ("a=[1,2", "YAML"),
+        ("a=1,2,1", "value 1"),
     ],
 )
-def test_an_axis_that_is_none(asked, message, tmp_path):
-    with pytest.raises(RecipeError, match=message):
+def test_an_axis_that_is_none(asked, problem, tmp_path):
+    with pytest.raises(RecipeError) as error:
         sweep.variants(tmp_path / "none.yaml", [asked])
+    assert error.value.where == f"--over {asked!r}"
+    assert problem in error.value.problem
 
 
 def test_every_combination_the_last_key_fastest(recipe):
@@ -174,9 +176,9 @@ def test_inputs_are_recognised_once_for_all_variants(recipe, monkeypatch):
     [
         (["compose.position=head,middle"], "--over compose.position=middle: "),
         (["compose.positon=head"], "did you mean 'position'?"),
-        (["run_dir=a,b"], "the variants of a sweep share one run directory"),
-        (["compose.seed=1", "compose.seed=2"], "--over compose.seed is given twice"),
-        (["compose.separator='/ ','* '"], "would have the same name, separator=-;"),
+        (["run_dir=a,b"], "--over run_dir: "),
+        (["compose.seed=1", "compose.seed=2"], "--over compose.seed: "),
+        (["compose.separator='/ ','* '"], "name, separator=-;"),
     ],
 )
 def test_a_grid_that_is_none_runs_nothing(

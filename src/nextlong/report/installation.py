@@ -1,4 +1,7 @@
-"""Installation: which dependencies are installed, according to the package's metadata, and the hardware of this machine."""
+"""Installation: which dependencies are installed, and the hardware of this machine.
+
+The package's metadata says what each feature needs.
+"""
 
 from __future__ import annotations
 
@@ -42,36 +45,21 @@ _FEATURES: Final = {
 
 
 def examine() -> Json:
-    """Return the installed packages and the hardware, as `nextlong doctor --json` prints them (docs/reference/json.md).
+    """Return the installed packages and the hardware.
 
-    `core` is empty if nextlong runs from its sources without package metadata; `gpus` is None without torch.
+    These are the values of `nextlong doctor --json` (docs/reference/json.md). `core` is
+    empty if nextlong runs from its sources without package metadata; `gpus` is None
+    without torch.
     """
-    is_installed = bool(list(metadata.distributions(name="nextlong")))
-    requires = (metadata.requires("nextlong") or []) if is_installed else []
+    requires: Sequence[str] = []
+    if list(metadata.distributions(name="nextlong")):
+        requires = metadata.requires("nextlong") or []
     core = list(_packages("", requires))
     features = []
     for extra, purpose in _FEATURES.items():
         needed = list(_packages(extra, requires))
-        missing = [
-            f"{one['name']}{one['needed']} ({one['installed']} is installed)"
-            if one["installed"]
-            else one["name"]
-            for one in needed
-            if not one["is_enough"]
-        ]
-        cure = f"pip install 'nextlong[{extra}]'" if missing else None
         if needed:
-            features.append(
-                {"extra": extra, "purpose": purpose, "missing": missing, "cure": cure}
-            )
-    gpus = None
-    if util.find_spec("torch") is not None:
-        import torch
-
-        gpus = [
-            torch.cuda.get_device_name(number)
-            for number in range(torch.cuda.device_count())
-        ]
+            features.append(_feature(extra, purpose, needed))
     return {
         "nextlong": nextlong.__version__,
         "python": platform.python_version(),
@@ -80,7 +68,7 @@ def examine() -> Json:
             "cpus": usable_cpus(),
             "memory_bytes": memory_bytes(),
             "free_disk_bytes": shutil.disk_usage(Path.cwd()).free,
-            "gpus": gpus,
+            "gpus": _gpus(),
         },
         "core": core,
         "features": features,
@@ -88,13 +76,37 @@ def examine() -> Json:
     }
 
 
+def _gpus() -> list[str] | None:
+    """Return the names of the GPUs that torch sees; None without torch."""
+    if util.find_spec("torch") is None:
+        return None
+    import torch
+
+    count = torch.cuda.device_count()
+    return [torch.cuda.get_device_name(index) for index in range(count)]
+
+
+def _feature(extra: str, purpose: str, needed: Sequence[Json]) -> Json:
+    """Return which of the packages of a feature are missing, and the command for them."""
+    missing = []
+    for package in needed:
+        name = package["name"]
+        if package["installed"]:
+            installed = f"({package['installed']} is installed)"
+            name = f"{name}{package['needed']} {installed}"
+        if not package["is_enough"]:
+            missing.append(name)
+    cure = f"pip install 'nextlong[{extra}]'" if missing else None
+    return {"extra": extra, "purpose": purpose, "missing": missing, "cure": cure}
+
+
 def _packages(extra: str, requires: Sequence[str]) -> Iterator[Json]:
-    """Yield what the package, or one of its extras, needs: name, version needed, version installed or None."""
+    """Yield what the package, or one of its extras, needs.
+
+    Of each its name, the version needed, and the version installed or None.
+    """
     for needed in map(Requirement, requires):
-        is_core = needed.marker is None or needed.marker.evaluate({"extra": ""})
-        if is_core != (not extra) or (
-            needed.marker and not needed.marker.evaluate({"extra": extra})
-        ):
+        if not _is_of(extra, needed):
             continue
         if needed.name == "nextlong":
             for other in needed.extras:
@@ -114,44 +126,59 @@ def _packages(extra: str, requires: Sequence[str]) -> Iterator[Json]:
         }
 
 
+def _is_of(extra: str, needed: Requirement) -> bool:
+    """Return whether a requirement is of an extra; "": of the package itself."""
+    if needed.marker is None:
+        return not extra
+    is_core = needed.marker.evaluate({"extra": ""})
+    return is_core == (not extra) and needed.marker.evaluate({"extra": extra})
+
+
 def show(found: Json, console: Console) -> None:
-    """Print what `examine` found, and for each feature that is missing the command that adds it."""
-    hardware, core = (
-        found["hardware"],
-        f"all {len(found['core'])} packages are installed",
-    )
-    gpus = ", ".join(hardware["gpus"] or ()) or "none visible to torch"
-    if hardware["gpus"] is None:
-        gpus = "unknown without torch"
-    if not found["core"]:
-        core = "unknown, because nextlong runs from its sources; install it with pip install -e ."
-    elif not found["is_whole"]:
-        wrong = (one for one in found["core"] if not one["is_enough"])
-        named = ", ".join(
-            f"{one['name']}{one['needed']} ({one['installed'] or 'missing'})"
-            for one in wrong
-        )
-        core = f"broken: {named}; repair it with pip install --upgrade nextlong"
+    """Print what `examine` found, and for each missing feature the command for it."""
+    hardware = found["hardware"]
+    cpus = f"{hardware['cpus']} (`workers: auto` starts one worker on each)"
     facts = [
         ("python", f"{found['python']}, {found['platform']}"),
-        (
-            "processors",
-            f"{hardware['cpus']} (`workers: auto` starts one worker on each)",
-        ),
+        ("processors", cpus),
         ("memory", f"{hardware['memory_bytes'] / 1e9:,.1f} GB"),
         ("free disk", f"{hardware['free_disk_bytes'] / 1e9:,.1f} GB in {Path.cwd()}"),
-        ("GPU", gpus if hardware["gpus"] else f"{gpus}; everything runs on the CPU"),
-        ("core", core),
+        ("GPU", _described_gpus(hardware["gpus"])),
+        ("core", _described_core(found)),
     ]
     tables.show_pairs(f"nextlong {found['nextlong']}", facts, console)
     table = tables.table()
     for heading in ("feature", "for", "state"):
         table.add_column(heading, overflow="fold")
     for feature in found["features"]:
-        missing = tables.cell(f"{', '.join(feature['missing'])}: {feature['cure']}")
-        state = (
-            f"[yellow]missing[/] {missing}" if feature["missing"] else "[green]ready[/]"
-        )
+        state = "[green]ready[/]"
+        if feature["missing"]:
+            missing = f"{', '.join(feature['missing'])}: {feature['cure']}"
+            state = f"[yellow]missing[/] {tables.cell(missing)}"
         table.add_row(feature["extra"], tables.cell(feature["purpose"]), state)
     if found["features"]:
         tables.show(table, console)
+
+
+def _described_gpus(gpus: Sequence[str] | None) -> str:
+    if gpus:
+        return ", ".join(gpus)
+    known = "unknown without torch" if gpus is None else "none visible to torch"
+    return f"{known}; everything runs on the CPU"
+
+
+def _described_core(found: Json) -> str:
+    """Return whether the packages that nextlong always needs are installed."""
+    if not found["core"]:
+        return (
+            "unknown, because nextlong runs from its sources; install it with "
+            "pip install -e ."
+        )
+    if found["is_whole"]:
+        return f"all {len(found['core'])} packages are installed"
+    broken = []
+    for package in found["core"]:
+        if not package["is_enough"]:
+            installed = package["installed"] or "missing"
+            broken.append(f"{package['name']}{package['needed']} ({installed})")
+    return f"broken: {', '.join(broken)}; repair it with pip install --upgrade nextlong"

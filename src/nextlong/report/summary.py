@@ -1,8 +1,12 @@
-"""Summary: the result of a run in a few lines, or as plain dictionaries (docs/reference/json.md names every key)."""
+"""Summary: the result of a run in a few lines, or as plain dictionaries.
+
+docs/reference/json.md names every key.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from nextlong.artifacts.results import (
@@ -15,7 +19,13 @@ from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.deduplicate import NearDuplicatesResult
 from nextlong.corpus.select import SelectResult
 from nextlong.engine.step import Artifacts
-from nextlong.export.arrange import FEWER_LEFT_OUT, fill, percent
+from nextlong.export.arrange import (
+    FEWER_LEFT_OUT,
+    RowsResult,
+    SplitResult,
+    fill,
+    percent,
+)
 from nextlong.methods.base import described
 from nextlong.methods.keywords import KeywordsResult
 from nextlong.methods.partition import describe_partition
@@ -28,157 +38,175 @@ from nextlong.runs.statistics.warnings import FROM_SCRATCH
 from nextlong.sequences.shortfall import Attempt, why_fewer
 from nextlong.text import Json, counted
 
+Facts = list[tuple[str, str]]  # (name, value), as `tables.show_facts` prints them
 
-def lines(written: Exported, *, named: str = "RUN") -> list[tuple[str, str]]:
-    """Return the result of a run as (name, value), from the counts of its steps; `named` opens the run."""
-    recipe, done = written.recipe, written.done
-    ingested = done["ingest"].results(IngestResult)
-    read = sum(
-        part.documents
-        + part.rejects
-        + part.filtered_out
-        + part.excluded
-        + sum(part.skipped.values())
-        for part in ingested
-    )
-    chunked, drafted = (
-        done["chunk"].results(ChunkResult),
-        done["draft"].results(DraftResult),
-    )
-    chunks, chars = (
-        sum(shard.chunks for shard in chunked),
-        sum(shard.chars for shard in chunked),
-    )
-    sequences = sum(sequences_per_part(recipe.compose.sequences, done["compose"]))
-    # Why there are fewer sequences than requested, or, if all were requested, than drafts.
-    requested, causes = (
-        recipe.compose.sequences,
-        "; ".join(why_fewer(recipe.compose, done)),
-    )
-    shortfall = ""
-    if requested == "all":
-        shortfall = f" ({causes})" if Attempt(done).dropped else ""
-    elif sequences != requested:
-        shortfall = f", fewer than compose.sequences={requested:,} ({causes})"
+
+def lines(written: Exported, *, named: str = "RUN") -> Facts:
+    """Return the result of a run, from the counts of its steps; `named` opens the run."""
+    recipe = written.recipe
+    done = written.done
+    chunked = done["chunk"].results(ChunkResult)
+    chunks = sum(shard.chunks for shard in chunked)
+    chunk_chars = sum(shard.chars for shard in chunked) / max(1, chunks)
     facts = [
-        (
-            "documents",
-            f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(recipe, done)}",
-        ),
-        (
-            "chunks",
-            f"{chunks:,}, {chars / max(1, chunks):,.0f} characters each on average",
-        ),
+        ("documents", _documents(recipe, done)),
+        ("chunks", f"{chunks:,}, {chunk_chars:,.0f} characters each on average"),
+        *_contaminated(done),
         ("method", described(recipe)),
-        (
-            "sequences",
-            f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{shortfall}",
-        ),
+        ("sequences", _sequences(recipe, done)),
     ]
-    if "decontaminate" in done:
-        shards = done["decontaminate"].results(DecontaminateResult)
-        by_file = sum((Counter(shard.files) for shard in shards), Counter[str]())
-        files = ", ".join(
-            f"{count:,} of them with {file}" for file, count in by_file.items()
-        )
-        contaminated = counted(sum(shard.contaminated for shard in shards), "chunk")
-        facts.insert(2, ("contaminated", f"{contaminated} filtered out ({files})"))
-    for name, described_by in {
-        "shortlist": describe_shortlist,
-        "search": describe_choice,
-    }.items():
-        facts += [(name, text)] if (text := described_by(done)) else []
-    if "weights" in done:
-        near_duplicates = sum(part.near_duplicates or 0 for part in drafted)
-        facts.append(
-            ("near-duplicates", f"{near_duplicates:,} candidate chunks skipped")
-        )
-    if filtered := sum(part.near_duplicate_documents or 0 for part in drafted):
-        facts.append(
-            (
-                "near-duplicates",
-                f"{counted(filtered, 'document')} filtered out by the method",
-            )
-        )
-    if partitioned := describe_partition(done):
+    described_by = {"shortlist": describe_shortlist, "search": describe_choice}
+    for name, describe in described_by.items():
+        text = describe(done)
+        if text:
+            facts.append((name, text))
+    facts += _near_duplicates(done)
+    partitioned = describe_partition(done)
+    if partitioned:
         facts.append(("partitions", partitioned))
     if "keywords" in done:
-        without = ", ".join(
-            f"{of.documents - of.with_keywords:,} of {of.documents:,} documents of {source}"
-            for source, of in with_keywords(
-                done["keywords"].results(KeywordsResult)
-            ).items()
-            if of.with_keywords < of.documents
-        )
-        unshared = counted(
-            sum(part.unshared_keywords or 0 for part in drafted), "document"
-        )
-        facts.append(
-            (
-                "keywords",
-                f"{without or 'no documents'} filtered out because they have no keyword",
-            )
-        )
-        facts.append(
-            (
-                "keywords",
-                f"{unshared} filtered out because no other document has their keywords",
-            )
-        )
+        facts += _keywords(done)
     return [*facts, *exported(written), *warned(written, named=named)]
 
 
-def exported(written: Exported) -> list[tuple[str, str]]:
-    """Return what was exported, as (name, value); of a mix also what each run gives to each split."""
-    recipe, rows, room, names = (
-        written.recipe,
-        written.rows,
-        written.room,
-        [run.name for run in written.runs],
-    )
+def _documents(recipe: Recipe, done: Artifacts) -> str:
+    """Return how many documents were kept of how many records, and why not more."""
+    records = 0
+    for part in done["ingest"].results(IngestResult):
+        records += part.documents
+        records += part.rejects + part.filtered_out + part.excluded
+        records += sum(part.skipped.values())
+    kept = sum(shard.documents for shard in done["chunk"].results(ChunkResult))
+    return f"{kept:,} kept of {records:,}{_why_less(recipe, done)}"
+
+
+def _contaminated(done: Artifacts) -> Facts:
+    """Return how many chunks share text with evaluation files."""
+    if "decontaminate" not in done:
+        return []
+    by_file: Counter[str] = Counter()
+    contaminated = 0
+    for shard in done["decontaminate"].results(DecontaminateResult):
+        by_file.update(shard.files)
+        contaminated += shard.contaminated
+    files = [
+        f"{count:,} of them with {file}" for file, count in by_file.items() if count
+    ]
+    chunks = counted(contaminated, "chunk")
+    return [("contaminated", f"{chunks} filtered out ({', '.join(files)})")]
+
+
+def _sequences(recipe: Recipe, done: Artifacts) -> str:
+    """Return how many sequences there are, and why not more.
+
+    Fewer than requested are explained, or, if all were requested, than drafts.
+    """
+    requested = recipe.compose.sequences
+    sequences = sum(sequences_per_part(requested, done["compose"]))
+    causes = "; ".join(why_fewer(recipe.compose, done))
+    shortfall = ""
+    if requested == "all":
+        if Attempt(done).dropped:
+            shortfall = f" ({causes})"
+    elif sequences != requested:
+        shortfall = f", fewer than compose.sequences={requested:,} ({causes})"
+    return f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{shortfall}"
+
+
+def _near_duplicates(done: Artifacts) -> Facts:
+    """Return how many near-duplicates drafting skipped, and the method filtered out."""
+    drafted = done["draft"].results(DraftResult)
     facts = []
-    for split, arranged in rows.splits.items():
-        short = (
-            f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
-        )
-        filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))
-        rows_made = f"{counted(arranged.rows, 'row')} of {counted(arranged.sequences, 'sequence')}{short}"
-        facts.append(
-            (split, f"{rows_made}; {filled} of {room:,} tokens per row are filled")
-        )
-        facts += [
-            (f"  of {name}", f"{counted(sequences, 'sequence')}, {tokens:,} tokens")
-            for name, (sequences, tokens) in zip(names, arranged.of_runs, strict=False)
-        ]
-    facts += [(name, f"{written.folder / name}") for name in recipe.export.formats]
-    facts.append(("data card", f"{written.folder / 'README.md'}"))
-    about_rows = written.warnings(*recipe.export.formats)
-    facts += [("warning", str(warning)) for warning in about_rows]
-    if recipe.export.push is not None:
-        facts.append(("pushed to", recipe.export.push))
-    if rows.left_out:
-        train, total = (
-            rows.train.sequences,
-            rows.left_out + sum(split.sequences for split in rows.splits.values()),
-        )
-        of_total = f"{rows.left_out:,} of {counted(total, 'sequence')}"
-        neither = f"{of_total} are in neither split, because they share a chunk with validation"
-        few = (
-            f"; this leaves few for training: {FEWER_LEFT_OUT}"
-            if rows.left_out > train
-            else ""
-        )
-        facts.append(("left out", f"{neither}{few}"))
+    if "weights" in done:
+        skipped = sum(part.near_duplicates or 0 for part in drafted)
+        facts.append(("near-duplicates", f"{skipped:,} candidate chunks skipped"))
+    filtered = sum(part.near_duplicate_documents or 0 for part in drafted)
+    if filtered:
+        documents = counted(filtered, "document")
+        facts.append(("near-duplicates", f"{documents} filtered out by the method"))
     return facts
 
 
-def warned(written: Exported, *, named: str) -> list[tuple[str, str]]:
-    """Return the data-quality warnings of the run `named`, as (name, value), or that all checks passed; none if not measured."""
-    if (measured := written.stats) is None:
+def _keywords(done: Artifacts) -> Facts:
+    """Return which documents were filtered out because of their keywords."""
+    by_source = with_keywords(done["keywords"].results(KeywordsResult))
+    parts = []
+    for source, found in by_source.items():
+        without = found.documents - found.with_keywords
+        if without:
+            parts.append(f"{without:,} of {found.documents:,} documents of {source}")
+    lacking = ", ".join(parts) or "no documents"
+    drafted = done["draft"].results(DraftResult)
+    unshared = sum(part.unshared_keywords or 0 for part in drafted)
+    alone = counted(unshared, "document")
+    return [
+        ("keywords", f"{lacking} filtered out because they have no keyword"),
+        (
+            "keywords",
+            f"{alone} filtered out because no other document has their keywords",
+        ),
+    ]
+
+
+def exported(written: Exported) -> Facts:
+    """Return what was exported; of a mix also what each run gives to each split."""
+    recipe = written.recipe
+    rows = written.rows
+    facts = []
+    for split, arranged in rows.splits.items():
+        facts.append((split, _split(arranged, written.room)))
+        for run, counts in zip(written.runs, arranged.of_runs, strict=False):
+            sequences, tokens = counts
+            given = f"{counted(sequences, 'sequence')}, {tokens:,} tokens"
+            facts.append((f"  of {run.name}", given))
+    for name in recipe.export.formats:
+        facts.append((name, f"{written.folder / name}"))
+    facts.append(("data card", f"{written.folder / 'README.md'}"))
+    for warning in written.warnings(*recipe.export.formats):
+        facts.append(("warning", str(warning)))
+    if recipe.export.push is not None:
+        facts.append(("pushed to", recipe.export.push))
+    if rows.left_out:
+        facts.append(("left out", _left_out(rows)))
+    return facts
+
+
+def _split(arranged: SplitResult, room: int) -> str:
+    """Return the rows of a split, and how far they are filled."""
+    rows = counted(arranged.rows, "row")
+    sequences = counted(arranged.sequences, "sequence")
+    short = ""
+    if arranged.short_rows:
+        short = f", {arranged.short_rows:,} of them not full"
+    filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))
+    return (
+        f"{rows} of {sequences}{short}; {filled} of {room:,} tokens per row are filled"
+    )
+
+
+def _left_out(rows: RowsResult) -> str:
+    """Return why sequences are in neither split."""
+    total = rows.left_out + sum(split.sequences for split in rows.splits.values())
+    few = ""
+    if rows.left_out > rows.train.sequences:
+        few = f"; this leaves few for training: {FEWER_LEFT_OUT}"
+    return (
+        f"{rows.left_out:,} of {counted(total, 'sequence')} are in neither split, "
+        f"because they share a chunk with validation{few}"
+    )
+
+
+def warned(written: Exported, *, named: str) -> Facts:
+    """Return the data-quality warnings of the run `named`, or that all checks passed.
+
+    A run that is not measured has neither.
+    """
+    measured = written.stats
+    if measured is None:
         return []
-    facts = [("warning", str(one.of(named))) for one in measured.warnings]
-    if why := measured.control:
-        facts.append(("only as a control", why))
+    facts = [("warning", str(warning.of(named))) for warning in measured.warnings]
+    if measured.control:
+        facts.append(("only as a control", measured.control))
     elif not facts:
         facts.append(("checked", "all data-quality checks passed"))
     if written.recipe.tokenizer.train is not None:
@@ -187,35 +215,32 @@ def warned(written: Exported, *, named: str) -> list[tuple[str, str]]:
 
 
 def _why_less(recipe: Recipe, done: Artifacts) -> str:
+    """Return in parentheses why records are no kept documents, by reason."""
     selected = done["select"].result(SelectResult)
     ingested = done["ingest"].results(IngestResult)
+    near: Sequence[NearDuplicatesResult] = []
+    if "near_duplicates" in done:
+        near = done["near_duplicates"].results(NearDuplicatesResult)
+    kind = "normalized" if recipe.ingest.dedup == "normalized" else "exact"
+    filtered_out = sum(part.filtered_out for part in ingested)
+    excluded = sum(part.excluded for part in ingested)
     skipped = sum(sum(part.skipped.values()) for part in ingested)
-    near = (
-        done["near_duplicates"].results(NearDuplicatesResult)
-        if "near_duplicates" in done
-        else []
-    )
     reasons = [
-        (
-            selected.duplicates,
-            f"{'normalized' if recipe.ingest.dedup == 'normalized' else 'exact'} duplicate",
-        ),
+        (selected.duplicates, f"{kind} duplicate"),
         (selected.capped, "over a cap"),
         (selected.weighted_out, "over their weight"),
         (sum(part.near_duplicates for part in near), "near-duplicate"),
-        (
-            sum(part.filtered_out for part in ingested),
-            "filtered out by the source filter",
-        ),
-        (sum(part.excluded for part in ingested), "excluded by ingest.exclude"),
+        (filtered_out, "filtered out by the source filter"),
+        (excluded, "excluded by ingest.exclude"),
         (sum(part.rejects for part in ingested), "rejected"),
         (skipped, "records without a document"),
     ]
-    parts = [
-        counted(n, why) if why.endswith("duplicate") else f"{n:,} {why}"
-        for n, why in reasons
-        if n
-    ]
+    parts = []
+    for count, reason in reasons:
+        if count and reason.endswith("duplicate"):
+            parts.append(counted(count, reason))
+        elif count:
+            parts.append(f"{count:,} {reason}")
     return f" ({', '.join(parts)})" if parts else ""
 
 
@@ -233,11 +258,11 @@ def run_of(written: Exported) -> Json:
 
 def export_of(written: Exported) -> Json:
     """Return the result of an export and its paths."""
-    recipe, rows = written.recipe, written.rows
-    warnings = [
-        *(written.stats.warnings if written.stats else ()),
-        *written.warnings(*recipe.export.formats),
-    ]
+    formats = written.recipe.export.formats
+    rows = written.rows
+    warnings = list(written.warnings(*formats))
+    if written.stats is not None:
+        warnings = [*written.stats.warnings, *warnings]
     counts = {"rows", "sequences", "documents", "tokens"}
     return {
         "rows": {
@@ -245,7 +270,7 @@ def export_of(written: Exported) -> Json:
             for name, split in rows.splits.items()
         },
         "left_out": rows.left_out,
-        "exports": {name: str(written.folder / name) for name in recipe.export.formats},
-        "pushed_to": recipe.export.push,
+        "exports": {name: str(written.folder / name) for name in formats},
+        "pushed_to": written.recipe.export.push,
         "warnings": [asdict(warning) for warning in warnings],
     }

@@ -1,7 +1,8 @@
-"""Sweep: run one recipe over a grid of values in one run directory: one variant (`RUN@NAME`) per grid point.
+"""Sweep: run one recipe over a grid of values in one run directory.
 
-A grid point with the recipe's own settings is the variant that `RUN` opens. All variants are validated before any runs.
-Shared steps are cached, so an interrupted sweep resumes.
+Each grid point is a variant (`RUN@NAME`); one with the recipe's own settings is the
+variant that `RUN` opens. All variants are validated before any runs. Shared steps are
+cached, so an interrupted sweep resumes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +37,7 @@ from nextlong.sequences.shortfall import why_fewer
 from nextlong.text import Json
 
 
-class _GridPoint(NamedTuple):
+class GridPoint(NamedTuple):
     """One point of the grid: its name, its settings by key, and the recipe they make."""
 
     name: str
@@ -45,10 +46,13 @@ class _GridPoint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Outcome:
-    """The result of a variant: its statistics or its error. `new_core_seconds` is the time of all workers on new steps."""
+class Outcome:
+    """The result of a variant: its statistics or its error.
 
-    variant: _GridPoint
+    `new_core_seconds` is the time of all workers on new steps.
+    """
+
+    variant: GridPoint
     new_core_seconds: float
     stats: Stats | None = None
     error: str = ""
@@ -57,146 +61,198 @@ class _Outcome:
 
 def variants(
     path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()
-) -> list[_GridPoint]:
-    """Return every combination of `over`, each KEY=V1,V2,… with values in YAML, the last key changing fastest.
+) -> list[GridPoint]:
+    """Return every combination of `over`, the last key changing fastest.
 
-    Raises RecipeError naming all that are no recipes.
+    Each of `over` is KEY=V1,V2,… with values in YAML. Raises RecipeError naming all that
+    are no recipes.
     """
     axes: dict[str, list[Any]] = {}
     for axis in over:
-        key, equals, raw = axis.partition("=")
-        try:
-            values = yaml.safe_load(f"[{raw}]")
-        except (yaml.YAMLError, ValueError):
-            cure = "quote values that contain a comma"
-            raise RecipeError(
-                f"--over {axis!r}: {raw!r} is not a list of YAML values; {cure}"
-            ) from None
-        if not key or not equals or not values:
-            raise RecipeError(
-                f"--over {axis!r} is not KEY=V1,V2,…; write --over chunk.max_chars=512,1024,2048"
-            )
-        if repeated := [
-            value for place, value in enumerate(values) if value in values[:place]
-        ]:
-            raise RecipeError(
-                f"--over {axis!r}: the value {repeated[0]!r} is given twice; give each value once"
-            )
+        key, values = _axis(axis)
         if key in axes:
             raise RecipeError(
-                f"--over {key} is given twice; give all its values in one --over"
+                where=f"--over {key}",
+                problem="it is given twice",
+                fix="give all its values in one --over",
             )
         axes[key] = values
-    recipe = Recipe.load(
-        path, overrides=overrides
-    )  # so that a mistake in the file itself is reported once
+    # The recipe without the sweep first, so that a mistake in the file itself is told
+    # once.
+    _check_sweepable(Recipe.load(path, overrides=overrides), axes)
+    points, mistakes = _points(path, axes, overrides)
+    if mistakes:
+        raise RecipeError(
+            where="--over",
+            problem="\n".join(["these variants are no recipes", *mistakes]),
+            fix="nothing was run; correct --over",
+        )
+    names = [point.name for point in points]
+    repeated = [name for name in names if names.count(name) > 1]
+    if repeated:
+        raise RecipeError(
+            where="--over",
+            problem=f"two variants would have the same name, {repeated[0]}",
+            fix="run them as two sweeps",
+        )
+    return points
+
+
+def _axis(axis: str) -> tuple[str, list[Any]]:
+    """Return the key and the values of one --over."""
+    key, equals, raw = axis.partition("=")
+    try:
+        values = yaml.safe_load(f"[{raw}]")
+    except (yaml.YAMLError, ValueError):
+        raise RecipeError(
+            where=f"--over {axis!r}",
+            problem=f"{raw!r} is not a list of YAML values",
+            fix="quote values that contain a comma",
+        ) from None
+    if not key or not equals or not values:
+        raise RecipeError(
+            where=f"--over {axis!r}",
+            problem="it is not KEY=V1,V2,…",
+            fix="write --over chunk.max_chars=512,1024,2048",
+        )
+    # Values need not be hashable.
+    for index, value in enumerate(values):
+        if value in values[:index]:
+            raise RecipeError(
+                where=f"--over {axis!r}",
+                problem=f"the value {value!r} is given twice",
+                fix="give each value once",
+            )
+    return key, values
+
+
+def _check_sweepable(recipe: Recipe, axes: Collection[str]) -> None:
+    """Raise RecipeError for settings that variants of one run directory cannot share."""
     if "run_dir" in axes:
         raise RecipeError(
-            "--over run_dir: the variants of a sweep share one run directory; sweep another key"
+            where="--over run_dir",
+            problem="the variants of a sweep share one run directory",
+            fix="sweep another key",
         )
     if recipe.name is not None:
         raise RecipeError(
-            f"name={recipe.name}: a sweep names its variants itself; set name to null"
+            where="name",
+            value=recipe.name,
+            problem="cannot be given: a sweep names its variants itself",
+            fix="set name to null",
         )
     if recipe.export.push is not None:
         raise RecipeError(
-            "export.push: the variants of a sweep would overwrite each other's files; set it to null"
+            where="export.push",
+            problem="the variants of a sweep would overwrite each other's files",
+            fix="set it to null",
         )
-    checked, mistakes = [], []
+
+
+def _points(
+    path: Path, axes: Mapping[str, Sequence[Any]], overrides: Sequence[str]
+) -> tuple[list[GridPoint], list[str]]:
+    """Return the points of the grid, and the messages of those that are no recipes."""
+    points = []
+    mistakes = []
     for combination in itertools.product(*axes.values()):
         settings = dict(zip(axes, combination, strict=True))
-        sets = [
+        assignments = [
             f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()
         ]
         try:
-            recipe = Recipe.load(path, overrides=[*overrides, *sets])
+            recipe = Recipe.load(path, overrides=[*overrides, *assignments])
         except RecipeError as error:
-            mistakes.append(
-                f"{' '.join(f'--over {key}={word(value)}' for key, value in settings.items())}: {error}"
-            )
+            asked = [f"--over {key}={word(value)}" for key, value in settings.items()]
+            mistakes.append(f"{' '.join(asked)}: {error}")
             continue
         name = name_for(recipe, recipe.run_path)
-        checked.append(
-            _GridPoint(name, settings, recipe.model_copy(update={"name": name}))
-        )
-    if mistakes:
-        raise RecipeError("\n".join([*mistakes, "nothing was run; correct --over"]))
-    names = [point.name for point in checked]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise RecipeError(
-            f"two variants of --over would have the same name, {twice}; run them as two sweeps"
-        )
-    return checked
+        named = recipe.model_copy(update={"name": name})
+        points.append(GridPoint(name, settings, named))
+    return points, mistakes
 
 
-def show_ahead(variants: Sequence[_GridPoint], console: Console) -> None:
-    """Print which variants will run, how many steps of each are done or shared with one before it, and which cannot run."""
-    seen: set[str] = set()
-    files: dict[
-        tuple[Any, Path], list[list[InputFile]]
-    ] = {}  # hashing may take long, and most variants read the same
-    tell, table, failing = partial(tables.say, console=console), tables.table(), []
+def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:
+    """Print which variants will run, and which cannot.
+
+    Of each variant: how many of its steps are done, or shared with one before it.
+    """
+    tell = partial(tables.say, console=console)
+    table = tables.table()
     table.add_column("variant", overflow="fold")
     for heading in ("steps", "done", "shared", "to do"):
         table.add_column(heading, justify="right", no_wrap=True)
+    # Hashing files may take long, and most variants read the same.
+    files: dict[tuple[Any, Path], list[list[InputFile]]] = {}
+    seen: set[str] = set()  # fingerprints
+    failing = []
     for name, _, recipe in variants:
-        read, counts = (recipe.ingest, recipe.run_path), tuple("––––")
+        key = (recipe.ingest, recipe.run_path)
         try:
-            if read not in files:
-                found = input_files(recipe.ingest)
-                files[read] = recognise_inputs(
-                    recipe.ingest.sources, found, recipe.run_path, tell=tell
-                )
-            sized = pipeline.sized(recipe, files[read])
-            steps = pipeline.route(sized, files[read])
-            left = [step for step in steps if find_done(step, recipe.run_path) is None]
-            new = {step.fingerprint for step in left} - seen
-            seen |= new
-            counts = tuple(
-                map(
-                    str,
-                    (
-                        len(steps),
-                        len(steps) - len(left),
-                        len(left) - len(new),
-                        len(new),
-                    ),
-                )
-            )
+            if key not in files:
+                files[key] = _recognised(recipe, tell)
+            sized = pipeline.sized(recipe, files[key])
+            steps = pipeline.route(sized, files[key])
         except NextlongError as error:
             failing.append(f"{name} will fail: {error}")
-        table.add_row(tables.cell(name), *counts)
+            table.add_row(tables.cell(name), *"––––")
+            continue
+        left = [step for step in steps if find_done(step, recipe.run_path) is None]
+        new = {step.fingerprint for step in left} - seen
+        seen |= new
+        done = len(steps) - len(left)
+        counts = (len(steps), done, len(left) - len(new), len(new))
+        table.add_row(tables.cell(name), *map(str, counts))
     tables.show(table, console)
     for line in failing:
         tell(line)
 
 
+def _recognised(recipe: Recipe, tell: Callable[[str], None]) -> list[list[InputFile]]:
+    """Return the input files as the run directory knows them."""
+    found = input_files(recipe.ingest)
+    sources = recipe.ingest.sources
+    return recognise_inputs(sources, found, recipe.run_path, tell=tell)
+
+
 def run_variants(
-    variants: Sequence[_GridPoint], *, reporter: Reporter | None = None
-) -> Iterator[_Outcome]:
-    """Run one variant after the other and yield the outcome of each; a NextlongError ends only its own variant."""
+    variants: Sequence[GridPoint], *, reporter: Reporter | None = None
+) -> Iterator[Outcome]:
+    """Run one variant after the other and yield the outcome of each.
+
+    A NextlongError ends only its own variant.
+    """
     for variant in variants:
         run_dir = variant.recipe.run_path
         before = set(run_dir.glob(f"*/{store.MANIFEST}"))
-        stats, error, causes = None, "", ""
+        stats = None
+        error = ""
+        causes = ""
         try:
             make(variant.recipe, reporter=reporter)
-            made = Run(f"{run_dir}@{variant.name}")
-            stats, causes = (
-                measure(made),
-                "; ".join(why_fewer(made.recipe.compose, made.steps)),
-            )
+            run = Run(f"{run_dir}@{variant.name}")
+            stats = measure(run)
+            causes = "; ".join(why_fewer(run.recipe.compose, run.steps))
         except NextlongError as failure:
             error = str(failure)
         new = set(run_dir.glob(f"*/{store.MANIFEST}")) - before
-        seconds = math.fsum(
-            part["seconds"] for path in new for part in store.read_json(path)["parts"]
+        seconds = []
+        for path in new:
+            seconds += [part["seconds"] for part in store.read_json(path)["parts"]]
+        yield Outcome(
+            variant=variant,
+            new_core_seconds=round(math.fsum(seconds), 3),
+            stats=stats,
+            error=error,
+            why_fewer=causes,
         )
-        yield _Outcome(variant, round(seconds, 3), stats, error, causes)
 
 
-def notes(outcomes: Sequence[_Outcome]) -> list[str]:
-    """Return what the table of `compare` does not tell: failures, and too few sequences."""
+def notes(outcomes: Sequence[Outcome]) -> list[str]:
+    """Return what the table of `compare` does not tell.
+
+    These are failures, and variants with too few sequences.
+    """
     lines = []
     for outcome in outcomes:
         name = outcome.variant.name
@@ -204,30 +260,37 @@ def notes(outcomes: Sequence[_Outcome]) -> list[str]:
         if outcome.stats is None:
             lines.append(f"{name}: {outcome.error}")
         elif isinstance(requested, int) and outcome.stats.sequences < requested:
+            made = outcome.stats.sequences
             lines.append(
-                f"{name}: {outcome.stats.sequences:,} of {requested:,} sequences "
-                f"({outcome.why_fewer})"
+                f"{name}: {made:,} of {requested:,} sequences ({outcome.why_fewer})"
             )
     return lines
 
 
-def rows(outcomes: Sequence[_Outcome]) -> list[Json]:
-    """Return all outcomes as flat rows of the same keys: name, settings, seconds, error, every number of `compare`."""
-    made = [
-        {
-            "variant": outcome.variant.name,
-            **{key: word(value) for key, value in outcome.variant.settings.items()},
-        }
-        | {"new_core_seconds": outcome.new_core_seconds, "error": outcome.error}
-        | (compare.row(outcome.stats) if outcome.stats else {})
-        for outcome in outcomes
-    ]
-    keys = list(dict.fromkeys(key for one in made for key in one))
-    return [{key: one.get(key) for key in keys} for one in made]
+def rows(outcomes: Sequence[Outcome]) -> list[Json]:
+    """Return all outcomes as flat rows of the same keys.
+
+    They have the name, settings, seconds, error, and every number of `compare`.
+    """
+    filled = []
+    keys: dict[str, None] = {}
+    for outcome in outcomes:
+        row: Json = {"variant": outcome.variant.name}
+        for key, value in outcome.variant.settings.items():
+            row[key] = word(value)
+        row |= {"new_core_seconds": outcome.new_core_seconds, "error": outcome.error}
+        if outcome.stats is not None:
+            row |= compare.row(outcome.stats)
+        filled.append(row)
+        keys |= dict.fromkeys(row)
+    return [{key: row.get(key) for key in keys} for row in filled]
 
 
-def json_of(outcomes: Sequence[_Outcome]) -> list[Json]:
-    """Return all outcomes for tools: name, settings, seconds, error, and the whole statistics or None."""
+def json_of(outcomes: Sequence[Outcome]) -> list[Json]:
+    """Return all outcomes for tools.
+
+    They have the name, settings, seconds, error, and the whole statistics or None.
+    """
     return [
         {
             "variant": outcome.variant.name,

@@ -262,7 +262,7 @@ def test_without_a_place_the_page_lies_where_the_run_left_its_own(
         "report-99@variants@"
     )  # fit for a file system
     assert write.place_of([one, other]) == type(tmp_path)("report.html")
-    monkeypatch.setattr(write.record, "current", lambda _: "another variant")
+    monkeypatch.setattr(write.variant_records, "current", lambda _: "another variant")
     assert write.place_of([one]) == one.path / f"report-{one.variant.name}.html"
 
 
@@ -337,7 +337,7 @@ def written(monkeypatch):
         write, "identity", lambda of: "id:" + ",".join(run.variant.name for run in of)
     )
     monkeypatch.setattr(write, "page", page)
-    monkeypatch.setattr(write.record, "current", lambda run_dir: "base")
+    monkeypatch.setattr(write.variant_records, "current", lambda run_dir: "base")
     return pages
 
 
