@@ -244,11 +244,9 @@ def test_caps_come_before_weights(tmp_path):
 
 def test_weighted_source_with_nothing_of_its_own_is_refused(tmp_path):
     shards = [(0, [(1, 5)]), (1, [(1, 5)])]
-    with pytest.raises(
-        CorpusError,
-        match=r"ingest\.sources\[1\] \(b\) has weight 1\.0 but only documents",
-    ):
+    with pytest.raises(CorpusError) as refused:
         select(tmp_path, shards, [Source(path="a"), Source(path="b", weight=1)])
+    assert refused.value.where == "ingest.sources[1].weight"
 
 
 def test_source_without_a_shard_counts_nothing(tmp_path):

@@ -1,19 +1,24 @@
 """Select: decide which documents are kept, and read the list of documents to exclude.
 
 In:  hashes and length of every document, shard by shard, as ingest writes them.
-Out: one bool per row and shard. Duplicates are removed, then each source is reduced to its caps, then to its weight. Of
-duplicates, the one from the earliest source is kept, and within a source the one with the smallest content hash. Every
-reduction keeps the documents with the smallest keyed hashes. So neither sharding nor file order affects which texts are kept
-(only under which of several ids an identical text is kept). Memory holds one range of hashes at a time.
+Out: one bool per row and shard.
 
-The exclusion list, as `nextlong view` writes it, is a JSON Lines file with `source` and, unless the whole source is excluded,
-`id`. Ingest applies it and stores the exclusions, because the list may change or move.
+Duplicates are removed, then each source is reduced to its caps, then to its weight. Of
+duplicates, the one from the earliest source is kept, and within a source the one with the
+smallest content hash. Every reduction keeps the documents with the smallest keyed hashes.
+So neither sharding nor file order affects which texts are kept (only under which of several
+ids an identical text is kept). Memory holds one range of hashes at a time.
+
+The exclusion list, as `nextlong view` writes it, is a JSON Lines file with `source` and,
+unless the whole source is excluded, `id`. Ingest applies it and stores the exclusions,
+because the list may change or move.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -39,8 +44,8 @@ from nextlong.recipe import Ingest, Source
 from nextlong.rng import keyed_hash
 
 _STAGE: Final = "select"
-HELD_DOCUMENTS: Final = 4_000_000
-_BIN_BITS: Final = 12
+HELD_DOCUMENTS: Final = 4_000_000  # in memory at a time
+_BIN_BITS: Final = 12  # of a key
 _EVERY_KEY: Final = 2**64 - 1
 
 
@@ -67,40 +72,77 @@ class SelectFiles(StepFiles):
 
 
 def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) -> Step:
-    """Decide which documents are kept: no duplicates, within caps and weights."""
+    """Return the step that decides which documents are kept.
+
+    No duplicates, within caps and weights.
+    """
     sources = settings.sources
-    source_of_split = [
-        place for place, of_source in enumerate(splits) for _ in of_source
-    ]
+    source_of_split: list[int] = []
+    for index, source_splits in enumerate(splits):
+        source_of_split += [index] * len(source_splits)
 
     def tasks(done: Artifacts) -> list[Task]:
         ingested = done["ingest"]
-        parts = zip(source_of_split, ingested.results(IngestResult), strict=True)
-        shard_sources = [place for place, part in parts for _ in range(part.shards)]
-        files = IngestFiles(ingested)
-        hashes, chars = files.hashes, files.chars
-        compared = files.normalized if settings.dedup == "normalized" else hashes
-        task = partial(_select_documents, hashes=hashes, compared=compared, chars=chars)
-        return [partial(task, shard_sources=shard_sources, sources=sources, seed=seed)]
+        results = ingested.results(IngestResult)
+        shard_sources: list[int] = []
+        for index, result in zip(source_of_split, results, strict=True):
+            shard_sources += [index] * result.shards
+        hashes = ingested.files(".hashes.npy")
+        compared = hashes
+        if settings.dedup == "normalized":
+            compared = ingested.files(".normalized.npy")
+        task = partial(
+            _select_documents,
+            hashes=hashes,
+            compared=compared,
+            chars=ingested.files(".chars.npy"),
+            shard_sources=shard_sources,
+            sources=sources,
+            seed=seed,
+        )
+        return [task]
 
     caps = [
         source.model_dump(include={"weight", "max_documents", "max_chars"})
         for source in sources
     ]
-    is_sampled = any(value is not None for cap in caps for value in cap.values())
-    config = {"sources": caps, "seed": seed if is_sampled else None}
-    return Step("select", 2, config, (ingest,), tasks, SelectResult)
+    is_sampled = any(_is_sampled(source) for source in sources)
+    return Step(
+        name="select",
+        version=2,
+        config={"sources": caps, "seed": seed if is_sampled else None},
+        inputs=(ingest,),
+        tasks=tasks,
+        result=SelectResult,
+    )
 
 
-def _open_shards(
-    files: Sequence[tuple[Path, Path, Path]],
-) -> Iterator[tuple[NDArray[Any], ...]]:
-    """Yield (hashes, chars, keep) of each shard, memory-mapped in each pass; keep is writable."""
-    for *read, keep in files:
-        yield (
-            *(np.load(path, mmap_mode="r") for path in read),
-            np.load(keep, mmap_mode="r+"),
-        )
+def _is_sampled(source: Source) -> bool:
+    """Return whether a source has a cap or a weight."""
+    limits = (source.weight, source.max_documents, source.max_chars)
+    return any(limit is not None for limit in limits)
+
+
+class _Shard(NamedTuple):
+    """The files of a document shard; `keep` is written here."""
+
+    hashes: Path
+    chars: Path
+    keep: Path
+
+    def open(self) -> tuple[NDArray[Any], ...]:
+        """Return hashes, characters and keep, memory-mapped; keep is writable."""
+        hashes = np.load(self.hashes, mmap_mode="r")
+        chars = np.load(self.chars, mmap_mode="r")
+        return hashes, chars, np.load(self.keep, mmap_mode="r+")
+
+
+def _count_kept(shards: Sequence[_Shard]) -> int:
+    count = 0
+    for shard in shards:
+        keep = np.load(shard.keep, mmap_mode="r")
+        count += int(np.count_nonzero(keep))
+    return count
 
 
 class _Prefix(NamedTuple):
@@ -124,164 +166,264 @@ def _select_documents(
 ) -> SelectResult:
     """Write `{out}.{shard:05d}.keep.npy`, one bool per row of each document shard.
 
-    `hashes` of contents (uint64), `compared` (uint64; equal for duplicates: the same files, or hashes of normalized texts) and
-    `chars` (int64) are .npy files with one value per row; `shard_sources` is the index of each shard's source, ascending. About
-    `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source has no documents.
+    `hashes` of contents (uint64), `compared` (uint64; equal for duplicates: the same files,
+    or hashes of normalized texts) and `chars` (int64) are .npy files with one value per row;
+    `shard_sources` is the index of each shard's source, ascending. About `held_documents`
+    documents are in memory at a time. Raises CorpusError if a weighted source has no
+    documents.
     """
-    keeps = [Path(f"{out}.{shard:05d}.keep.npy") for shard in range(len(hashes))]
-    files = list(zip(hashes, chars, keeps, strict=True))
-    shards = [
-        [of for of, own in zip(files, shard_sources, strict=True) if own == i]
-        for i in range(len(sources))
-    ]
-    # Write every keep file, with False for duplicates of a kept document; `duplicates` counts them per source.
-    documents = [len(np.load(path, mmap_mode="r")) for path in hashes]
-    for path, count in zip(keeps, documents, strict=True):
-        np.save(path, np.ones(count, np.bool_))
-    passes, duplicates = (
-        max(1, -(-sum(documents) // held_documents)) if hashes else 0,
-        [0] * len(sources),
+    shards: list[_Shard] = []
+    for index, (hash_path, chars_path) in enumerate(zip(hashes, chars, strict=True)):
+        keep = Path(f"{out}.{index:05d}.keep.npy")
+        rows = len(np.load(hash_path, mmap_mode="r"))
+        np.save(keep, np.ones(rows, np.bool_))
+        shards.append(_Shard(hash_path, chars_path, keep))
+    shards_of_sources: list[list[_Shard]] = [[] for _ in sources]
+    for shard, index in zip(shards, shard_sources, strict=True):
+        shards_of_sources[index].append(shard)
+
+    # In this order, because caps and weights count what is left of a source.
+    duplicates = _remove_duplicates(
+        shards, compared, shard_sources, held_documents=held_documents
     )
+    reductions = _reduce(sources, shards_of_sources, seed=seed)
+
+    selected: dict[str, Selected] = {}
+    for index, source in enumerate(sources):
+        reduction = reductions.get(index, _Reduction())
+        selected[source.label] = Selected(
+            kept=_count_kept(shards_of_sources[index]),
+            duplicates=duplicates[index],
+            capped=reduction.capped,
+            weighted_out=reduction.weighted_out,
+        )
+    return SelectResult(
+        kept=sum(source.kept for source in selected.values()),
+        duplicates=sum(source.duplicates for source in selected.values()),
+        capped=sum(source.capped for source in selected.values()),
+        weighted_out=sum(source.weighted_out for source in selected.values()),
+        sources=selected,
+    )
+
+
+def _remove_duplicates(
+    shards: Sequence[_Shard],
+    compared: Sequence[Path],
+    shard_sources: Sequence[int],
+    *,
+    held_documents: int,
+) -> Counter[int]:
+    """Write False for duplicates of a kept document; return their number by source.
+
+    One range of compared hashes after the other, so that about `held_documents` are in
+    memory.
+    """
+    duplicates: Counter[int] = Counter()
+    if not shards:
+        return duplicates
+    documents = sum(len(np.load(path, mmap_mode="r")) for path in compared)
+    passes = max(1, -(-documents // held_documents))
     for step in range(passes):
-        first, last = (
-            np.uint64(2**64 * step // passes),
-            np.uint64(2**64 * (step + 1) // passes - 1),
-        )
-        rows_of_shards, compared_in_range, hashes_in_range = [], [], []
-        for compared_path, hash_path in zip(compared, hashes, strict=True):
-            shard_compared = np.load(compared_path, mmap_mode="r")
-            rows_of_shards.append(
-                np.flatnonzero((shard_compared >= first) & (shard_compared <= last))
-            )
-            compared_in_range.append(shard_compared[rows_of_shards[-1]])
-            hashes_in_range.append(
-                np.load(hash_path, mmap_mode="r")[rows_of_shards[-1]]
-            )
-        # Of all shards, in this range of hashes: `held` (n,) the compared hash; `order` sorts by it, then source, then content
-        # hash.
-        held, sizes = np.concatenate(compared_in_range), list(map(len, rows_of_shards))
-        # The sort is stable: of the same text twice in a source, the first in (shard, row) is kept.
-        order = np.lexsort(
-            (
-                np.concatenate(hashes_in_range),
-                np.repeat(np.array(shard_sources), sizes),
-                held,
-            )
-        )
-        is_copy = np.zeros(len(held), np.bool_)
-        is_copy[order[1:]] = held[order[1:]] == held[order[:-1]]
-        for shard, copies in enumerate(np.split(is_copy, np.cumsum(sizes)[:-1])):
+        first = np.uint64(2**64 * step // passes)
+        last = np.uint64(2**64 * (step + 1) // passes - 1)
+        # Of each shard, the rows in this range of hashes, and the hashes of them.
+        rows_of_shards: list[NDArray[np.int64]] = []
+        compared_in_range: list[NDArray[np.uint64]] = []
+        hashes_in_range: list[NDArray[np.uint64]] = []
+        for shard, path in zip(shards, compared, strict=True):
+            shard_compared = np.load(path, mmap_mode="r")
+            is_inside = (shard_compared >= first) & (shard_compared <= last)
+            rows = np.flatnonzero(is_inside)
+            rows_of_shards.append(rows)
+            compared_in_range.append(shard_compared[rows])
+            hashes_in_range.append(np.load(shard.hashes, mmap_mode="r")[rows])
+        sizes = list(map(len, rows_of_shards))
+
+        # (n,) each, of all shards. The sort is stable: of the same text twice in a source,
+        # the first in (shard, row) is kept.
+        values = np.concatenate(compared_in_range)
+        content_hashes = np.concatenate(hashes_in_range)
+        source_of = np.repeat(np.array(shard_sources), sizes)
+        order = np.lexsort((content_hashes, source_of, values))
+        is_copy = np.zeros(len(values), np.bool_)
+        is_copy[order[1:]] = values[order[1:]] == values[order[:-1]]
+        copies_of_shards = np.split(is_copy, np.cumsum(sizes)[:-1])
+        for index, copies in enumerate(copies_of_shards):
             if copies.any():
-                np.load(keeps[shard], mmap_mode="r+")[rows_of_shards[shard][copies]] = (
-                    False
-                )
-                duplicates[shard_sources[shard]] += int(np.count_nonzero(copies))
-    sampled = [
-        i
-        for i, source in enumerate(sources)
-        if source.weight or source.max_documents or source.max_chars
-    ]
-    distinct = {
-        i: sum(int(np.count_nonzero(keep)) for _, _, keep in _open_shards(shards[i]))
-        for i in sampled
-    }
-    capped = {
-        i: _prefix(shards[i], seed, sources[i].max_documents, sources[i].max_chars)
-        for i in sampled
-    }
-    # The characters of each weighted source are proportional to its weight; the scarcest source is kept whole.
-    weights = {i: Fraction(weight) for i in sampled if (weight := sources[i].weight)}
-    for i in weights:
-        if not capped[i].chars:
-            raise CorpusError(
-                f"ingest.sources[{i}] ({sources[i].label}) has weight {sources[i].weight} but only documents that earlier "
-                "sources have too, so its share cannot be met; remove the source or its weight"
+                keep = np.load(shards[index].keep, mmap_mode="r+")
+                keep[rows_of_shards[index][copies]] = False
+                duplicates[shard_sources[index]] += int(np.count_nonzero(copies))
+    return duplicates
+
+
+class _Reduction(NamedTuple):
+    """How many documents the caps and the weight of a source removed."""
+
+    capped: int = 0
+    weighted_out: int = 0
+
+
+def _reduce(
+    sources: Sequence[Source],
+    shards_of_sources: Sequence[Sequence[_Shard]],
+    *,
+    seed: int,
+) -> dict[int, _Reduction]:
+    """Write False for documents over the caps and weights of their sources.
+
+    Returns what was removed of each source that has a cap or a weight.
+    """
+    # What is left, by source: without duplicates, within the caps, within the weights.
+    distinct: dict[int, int] = {}
+    capped: dict[int, _Prefix] = {}
+    for index, source in enumerate(sources):
+        if _is_sampled(source):
+            shards = shards_of_sources[index]
+            distinct[index] = _count_kept(shards)
+            capped[index] = _prefix(
+                shards, seed, source.max_documents, source.max_chars
             )
-    scale = min(
-        (capped[i].chars / weight for i, weight in weights.items()), default=Fraction(0)
-    )
-    final = capped | {
-        i: _prefix(shards[i], seed, sources[i].max_documents, int(scale * weights[i]))
-        for i in weights
-    }
-    for i in sampled:
-        for shard_hashes, _, keep in _open_shards(shards[i]):
-            keep &= keyed_hash(shard_hashes, seed=seed, stage=_STAGE) <= np.uint64(
-                final[i].last_key
-            )
-    rows = {
-        source.label: Selected(
-            kept=sum(
-                int(np.count_nonzero(keep)) for _, _, keep in _open_shards(shards[i])
-            ),
-            duplicates=duplicates[i],
-            capped=distinct[i] - capped[i].documents if i in capped else 0,
-            weighted_out=capped[i].documents - final[i].documents if i in capped else 0,
+    final = capped | _weighted(sources, shards_of_sources, capped, seed=seed)
+
+    reductions: dict[int, _Reduction] = {}
+    for index, prefix in final.items():
+        last_key = np.uint64(prefix.last_key)
+        for shard in shards_of_sources[index]:
+            content_hashes, _, keep = shard.open()
+            keys = keyed_hash(content_hashes, seed=seed, stage=_STAGE)
+            keep &= keys <= last_key
+        reductions[index] = _Reduction(
+            capped=distinct[index] - capped[index].documents,
+            weighted_out=capped[index].documents - prefix.documents,
         )
-        for i, source in enumerate(sources)
-    }
-    totals = {
-        key: sum(getattr(row, key) for row in rows.values())
-        for key in Selected.model_fields
-    }
-    return SelectResult(**totals, sources=rows)
+    return reductions
+
+
+def _weighted(
+    sources: Sequence[Source],
+    shards_of_sources: Sequence[Sequence[_Shard]],
+    capped: Mapping[int, _Prefix],
+    *,
+    seed: int,
+) -> dict[int, _Prefix]:
+    """Return what the weights leave of each weighted source.
+
+    The characters of each are proportional to its weight; the scarcest source is kept
+    whole. Exact fractions, so that rounding does not decide which documents are kept.
+    """
+    weights: dict[int, Fraction] = {}
+    for index, prefix in capped.items():
+        source = sources[index]
+        if source.weight is None:
+            continue
+        if not prefix.chars:
+            raise CorpusError(
+                where=f"ingest.sources[{index}].weight",
+                value=source.weight,
+                problem=(
+                    f"cannot be met: {source.label} has only documents that earlier "
+                    "sources have too"
+                ),
+                fix="remove the source or its weight",
+            )
+        weights[index] = Fraction(source.weight)
+    # Characters per unit of weight, of the scarcest source.
+    scale = min(
+        (capped[index].chars / weight for index, weight in weights.items()),
+        default=Fraction(0),
+    )
+    left: dict[int, _Prefix] = {}
+    for index, weight in weights.items():
+        left[index] = _prefix(
+            shards_of_sources[index],
+            seed,
+            sources[index].max_documents,
+            max_chars=int(scale * weight),
+        )
+    return left
 
 
 def _prefix(
-    shards: Sequence[tuple[Path, Path, Path]],
+    shards: Sequence[_Shard],
     seed: int,
     max_documents: int | None,
     max_chars: int | None,
 ) -> _Prefix:
-    """Return the longest prefix of a source, by key, within the limits; at least one document, if it has any."""
-    bins, shift = 1 << _BIN_BITS, np.uint64(64 - _BIN_BITS)
-    # Cumulative documents and characters per bin, shape (2**_BIN_BITS,) each; a bin is the leading bits of the key.
-    documents, chars = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
-    for shard_hashes, shard_chars, keep in _open_shards(shards):
-        kept = np.flatnonzero(keep)  # rows of the shard
-        bin_of = (
-            keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE) >> shift
-        ).astype(np.int64)
-        documents += np.bincount(bin_of, minlength=bins)
-        np.add.at(chars, bin_of, shard_chars[kept])
-    documents, chars = np.cumsum(documents), np.cumsum(chars)
-    most_documents = _EVERY_KEY if max_documents is None else max_documents
-    most_chars = _EVERY_KEY if max_chars is None else max_chars
-    over = (documents > most_documents) | (chars > most_chars)
-    if not over.any():
+    """Return the longest prefix of a source, by key, within the limits.
+
+    At least one document, if it has any.
+    """
+    max_documents = _EVERY_KEY if max_documents is None else max_documents
+    max_chars = _EVERY_KEY if max_chars is None else max_chars
+    documents, chars = _cumulative_bins(shards, seed)
+    is_over = (documents > max_documents) | (chars > max_chars)
+    if not is_over.any():
         return _Prefix(_EVERY_KEY, int(documents[-1]), int(chars[-1]))
+
     # Single documents matter only in the bin that exceeds the limit.
-    split, before = int(np.argmax(over)), _Prefix(0, 0, 0)
+    split = int(np.argmax(is_over))
+    before = _Prefix(0, 0, 0)
     if split:
         before = _Prefix(
-            (split << 64 - _BIN_BITS) - 1,
-            int(documents[split - 1]),
-            int(chars[split - 1]),
+            last_key=(split << 64 - _BIN_BITS) - 1,
+            documents=int(documents[split - 1]),
+            chars=int(chars[split - 1]),
         )
-    of_keys, of_chars = [], []
-    for shard_hashes, shard_chars, keep in _open_shards(shards):
-        kept = np.flatnonzero(keep)
-        shard_keys = keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE)
-        inside = shard_keys >> shift == split
-        of_keys.append(shard_keys[inside])
-        of_chars.append(shard_chars[kept[inside]])
-    # (n,) each, of the documents in that bin, ascending by key: `running` counts characters from the start of the prefix.
-    joined = np.concatenate(of_keys)
-    order = np.argsort(joined)
-    keys, running = (
-        joined[order],
-        before.chars + np.cumsum(np.concatenate(of_chars)[order]),
-    )
-    fitting = min(
-        int(np.searchsorted(running, most_chars, side="right")),
-        most_documents - before.documents,
-    )
-    fitting = fitting if before.documents else max(fitting, 1)
+    # (n,) each, of the documents in that bin, ascending by key: `running` counts
+    # characters from the start of the prefix.
+    keys, bin_chars = _documents_of_bin(shards, seed, split)
+    running = before.chars + np.cumsum(bin_chars)
+    fitting_chars = int(np.searchsorted(running, max_chars, side="right"))
+    fitting = min(fitting_chars, max_documents - before.documents)
+    if not before.documents:
+        fitting = max(fitting, 1)
     if not fitting:
         return before
     return _Prefix(
-        int(keys[fitting - 1]), before.documents + fitting, int(running[fitting - 1])
+        last_key=int(keys[fitting - 1]),
+        documents=before.documents + fitting,
+        chars=int(running[fitting - 1]),
     )
+
+
+def _bins_of(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the bin of each key: its leading bits."""
+    return (keys >> np.uint64(64 - _BIN_BITS)).astype(np.int64)
+
+
+def _cumulative_bins(
+    shards: Sequence[_Shard], seed: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the kept documents and their characters up to each bin, (2**_BIN_BITS,)."""
+    bins = 1 << _BIN_BITS
+    documents = np.zeros(bins, np.int64)
+    chars = np.zeros(bins, np.int64)
+    for shard in shards:
+        content_hashes, shard_chars, keep = shard.open()
+        kept = np.flatnonzero(keep)
+        keys = keyed_hash(content_hashes[kept], seed=seed, stage=_STAGE)
+        bin_of = _bins_of(keys)
+        documents += np.bincount(bin_of, minlength=bins)
+        np.add.at(chars, bin_of, shard_chars[kept])
+    return np.cumsum(documents), np.cumsum(chars)
+
+
+def _documents_of_bin(
+    shards: Sequence[_Shard], seed: int, index: int
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the keys of the kept documents of a bin, ascending, and their characters."""
+    keys_of_shards: list[NDArray[np.uint64]] = []
+    chars_of_shards: list[NDArray[np.int64]] = []
+    for shard in shards:
+        content_hashes, shard_chars, keep = shard.open()
+        kept = np.flatnonzero(keep)
+        keys = keyed_hash(content_hashes[kept], seed=seed, stage=_STAGE)
+        is_inside = _bins_of(keys) == index
+        keys_of_shards.append(keys[is_inside])
+        chars_of_shards.append(shard_chars[kept[is_inside]])
+    all_keys = np.concatenate(keys_of_shards)
+    order = np.argsort(all_keys)
+    return all_keys[order], np.concatenate(chars_of_shards)[order]
 
 
 # the exclusion list
@@ -300,54 +442,72 @@ class Exclusion(NamedTuple):
     @property
     def identity(self) -> str:
         """A hash of the exclusions, "" if there are none."""
-        return (
-            xxhash.xxh3_64_hexdigest(
-                json.dumps([self.is_whole, sorted(self.ids)]).encode()
-            )
-            if any(self)
-            else ""
-        )
+        if not self.is_whole and not self.ids:
+            return ""
+        content = json.dumps([self.is_whole, sorted(self.ids)])
+        return xxhash.xxh3_64_hexdigest(content.encode())
 
 
 def exclusions_of(
     path: str | None, sources: Sequence[Source]
 ) -> tuple[list[Exclusion], int]:
-    """Return the exclusions of each source, and the number of entries for other sources. Raises CorpusError."""
+    """Return the exclusions of each source, and the number of entries for other sources.
+
+    Raises CorpusError for a list that cannot be read or names none of the sources.
+    """
     if path is None:
         return [Exclusion()] * len(sources), 0
+    ids_by_source = _read_exclusions(path)
+    known = {source.label for source in sources}
+    if ids_by_source and known.isdisjoint(ids_by_source):
+        ours = ", ".join(sorted(known))
+        others = ", ".join(sorted(ids_by_source))
+        raise CorpusError(
+            where=f"ingest.exclude={path!r}",
+            problem=(
+                f"it has no entry for the sources of this recipe ({ours}), only for "
+                f"{others}"
+            ),
+            fix="correct the names, or set ingest.exclude to null",
+        )
+    exclusions: list[Exclusion] = []
+    for source in sources:
+        ids = ids_by_source.get(source.label, set())
+        exclusions.append(Exclusion(is_whole="" in ids, ids=frozenset(ids - {""})))
+    elsewhere = sum(
+        len(ids) for label, ids in ids_by_source.items() if label not in known
+    )
+    return exclusions, elsewhere
+
+
+def _read_exclusions(path: str) -> dict[str, set[str]]:
+    """Return the excluded ids by source; "" stands for all of the source."""
     try:
         with fsspec.open(path, "rt", encoding="utf-8") as file:
-            lines = file.read().split(
-                "\n"
-            )  # JSON may have other line separators in its strings
+            # JSON may have other line separators in its strings.
+            lines = file.read().split("\n")
     except (OSError, ValueError) as error:
-        problem = f"ingest.exclude={path!r} cannot be read ({error})"
-        raise CorpusError(f"{problem}; correct the path, or set it to null") from None
-    ids: dict[str, set[str]] = {}  # by source; "" stands for all of the source
+        raise CorpusError(
+            where="ingest.exclude",
+            value=repr(path),
+            problem=f"cannot be read ({error})",
+            fix="correct the path, or set it to null",
+        ) from None
+    ids_by_source: dict[str, set[str]] = {}
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             entry = json.loads(line)
-            source, source_id = entry["source"], entry.get("id", "")
+            label = entry["source"]
+            source_id = entry.get("id", "")
         except (ValueError, TypeError, KeyError, AttributeError):
-            source = source_id = None
-        if not (isinstance(source, str) and isinstance(source_id, str)):
-            layout = '{"source": …, "id": …}'
+            label = source_id = None
+        if not (isinstance(label, str) and isinstance(source_id, str)):
             raise CorpusError(
-                f"ingest.exclude: {path}:{number} is not {layout}; correct or delete the line"
+                where="ingest.exclude",
+                problem=f'{path}:{number} is not {{"source": …, "id": …}}',
+                fix="correct or delete the line",
             )
-        ids.setdefault(source, set()).add(source_id)
-    known = {source.label for source in sources}
-    if ids and known.isdisjoint(ids):
-        raise CorpusError(
-            f"ingest.exclude={path!r} has no entry for the sources of this recipe ({', '.join(sorted(known))}), only for "
-            f"{', '.join(sorted(ids))}; correct the names, or set ingest.exclude to null"
-        )
-    named = [ids.get(source.label, set()) for source in sources]
-    exclusions = [
-        Exclusion("" in entries, frozenset(entries - {""})) for entries in named
-    ]
-    return exclusions, sum(
-        len(entries) for source, entries in ids.items() if source not in known
-    )
+        ids_by_source.setdefault(label, set()).add(source_id)
+    return ids_by_source
