@@ -34,7 +34,7 @@ def test_files_sorted_by_length_are_seen_in_all_places(
     write_texts(tmp_path / f"c.{kind}", texts)
     source = sources_in(tmp_path, (f"c.{kind}", {}))
     monkeypatch.setattr(plan_look, "_READ_BYTES", 300_000)
-    monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
+    monkeypatch.setattr(plan_look, "_MIN_READ_BYTES", 100)
     (look,) = plan_look.look_at(source.ingest, input_files(source.ingest))
     assert not look.is_whole
     assert (
@@ -81,7 +81,7 @@ def test_files_unlike_each_other_weigh_by_their_size(tmp_path, monkeypatch):
             (tmp_path / "c" / f"{kind}{number:02d}.jsonl").write_text("".join(rows))
     source = sources_in(tmp_path, ("c", {}))
     monkeypatch.setattr(plan_look, "_READ_BYTES", 400_000)
-    monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
+    monkeypatch.setattr(plan_look, "_MIN_READ_BYTES", 100)
     (look,) = plan_look.look_at(source.ingest, input_files(source.ingest))
     assert not look.is_whole
     assert look.read_bytes < 1_000_000
@@ -106,7 +106,7 @@ def test_a_sampled_source_of_nothing_but_rejects_counts_by_its_size(
         write_texts(tmp_path / f"bad.{kind}", blank)
     source = sources_in(tmp_path, ("good.jsonl", {}), (f"bad.{kind}", {}))
     monkeypatch.setattr(plan_look, "_READ_BYTES", 400_000)
-    monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
+    monkeypatch.setattr(plan_look, "_MIN_READ_BYTES", 100)
     good, bad = plan_look.look_at(source.ingest, input_files(source.ingest))
     assert (good.is_whole, bad.documents) == (False, 0)
     assert bad.rejects.total() * bad.scale == pytest.approx(2000, rel=0.25)

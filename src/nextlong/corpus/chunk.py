@@ -1,9 +1,12 @@
-"""Chunk: split each document into chunks of at most about `max_chars` characters, without loss.
+"""Chunk: split each document into chunks of at most about `max_chars` characters.
 
 In:  DOCUMENTS of one shard, and the rows to keep.
-Out: CHUNKS of that shard: character offsets, no copies of text. The slices of a document, in order, rebuild it exactly. The
-paper's greedy rule (§3.1.1: add paragraphs while the buffer has at most s characters) equals "cut at the last newline within
-the next s characters", which is one backward search per chunk.
+Out: CHUNKS of that shard: character offsets, no copies of text. The slices of a document,
+     in order, rebuild it exactly.
+
+The paper's greedy rule (§3.1.1: add paragraphs while the buffer has at most s characters)
+equals "cut at the last newline within the next s characters", which is one backward search
+per chunk.
 """
 
 from __future__ import annotations
@@ -50,12 +53,14 @@ def chunk_text(
     length: Literal["slice", "paper"] = "slice",
     oversize: Literal["split", "keep"] = "split",
 ) -> list[Span]:
-    """Return the chunks of a text as character offsets [start, end), which cover it without gaps.
+    """Return the chunks of a text as character offsets [start, end), without gaps.
 
-    `length="slice"` counts every character of a chunk; `"paper"` does not count the newlines between its paragraphs, like the
-    authors' published function. A paragraph over `max_chars` is cut into chunks of at least half as many characters, except
-    its last one: after the last sentence in the second half of a chunk, else after a word there, else anywhere
-    (`oversize="split"`). Or it becomes one chunk (`"keep"`, as in the paper). Raises ArgumentError for invalid arguments.
+    `length="slice"` counts every character of a chunk; `"paper"` does not count the newlines
+    between its paragraphs, like the authors' published function. A paragraph over
+    `max_chars` is cut into chunks of at least half as many characters, except its last one:
+    after the last sentence in the second half of a chunk, else after a word there, else
+    anywhere (`oversize="split"`). Or it becomes one chunk (`"keep"`, as in the paper).
+    Raises ArgumentError for invalid arguments.
     """
     if not isinstance(text, str):
         raise arguments.wrong("text", text, "is not a string", fix="give one text")
@@ -65,10 +70,13 @@ def chunk_text(
     arguments.word(oversize, "oversize", ("split", "keep"))
     if length == "paper":
         return _chunk_by_paragraph_lengths(text, max_chars=max_chars, oversize=oversize)
-    spans, start, total = [], 0, len(text)
+    spans: list[Span] = []
+    start = 0
+    total = len(text)
     while total - start > max_chars:
         end = text.rfind("\n", start, start + max_chars) + 1
-        if not end:  # the next paragraph alone exceeds the limit
+        # The next paragraph alone exceeds the limit.
+        if not end:
             if oversize == "split":
                 end = _split_paragraph(text, start, start + max_chars)
             else:
@@ -83,18 +91,21 @@ def chunk_text(
 def _chunk_by_paragraph_lengths(
     text: str, *, max_chars: int, oversize: Literal["split", "keep"]
 ) -> list[Span]:
-    # filled[i]: characters of the first i paragraphs without newlines; paragraph i starts at filled[i] + i.
+    # filled[i]: characters of the first i paragraphs without newlines; paragraph i starts
+    # at filled[i] + i.
     filled = list(accumulate(map(len, text.split("\n")), initial=0))
     paragraphs = len(filled) - 1
-    spans, first = [], 0
+    spans: list[Span] = []
+    first = 0
     while first < paragraphs:
         after = max(bisect_right(filled, filled[first] + max_chars) - 1, first + 1)
         start = filled[first] + first
         end = min(filled[after] + after, len(text))
         if oversize == "split" and filled[after] - filled[first] > max_chars:
             while end - start > max_chars:
-                spans.append((start, _split_paragraph(text, start, start + max_chars)))
-                start = spans[-1][1]
+                cut = _split_paragraph(text, start, start + max_chars)
+                spans.append((start, cut))
+                start = cut
         if start < end:
             spans.append((start, end))
         first = after
@@ -102,8 +113,12 @@ def _chunk_by_paragraph_lengths(
 
 
 def _split_paragraph(text: str, start: int, end: int) -> int:
-    """Return where to cut in the second half of (start, end]: after a sentence, else after a word, else near `end`."""
-    first = start + (end - start + 1) // 2  # the first cut that leaves half
+    """Return where to cut in the second half of (start, end].
+
+    After a sentence, else after a word, else near `end`.
+    """
+    # The first cut that leaves half.
+    first = start + (end - start + 1) // 2
     sentence = _last_sentence_end(text, first, end)
     if sentence is not None:
         return sentence
@@ -111,10 +126,13 @@ def _split_paragraph(text: str, start: int, end: int) -> int:
     if words:
         return words[-1]
     for cut in range(end, max(start, end - _LONGEST_CLUSTER), -1):
-        before, after = text[cut - 1], text[cut]
-        # Do not separate a letter from its marks, an emoji from its modifiers, or \r from \n.
+        # Do not separate a letter from its marks, an emoji from its modifiers, or \r from
+        # \n.
+        before = text[cut - 1]
+        after = text[cut]
         is_mark = unicodedata.category(after) in ("Mn", "Mc", "Me", "Sk")
-        if not is_mark and "\u200d" not in (before, after) and before + after != "\r\n":
+        is_joined = "\u200d" in (before, after) or before + after == "\r\n"
+        if not is_mark and not is_joined:
             return cut
     return end
 
@@ -134,58 +152,62 @@ def _last_sentence_end(text: str, first: int, end: int) -> int | None:
 
 
 def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
-    """DOCUMENTS → CHUNKS; `keep` is the step that decides which documents are kept."""
-    files = {
-        "documents": (ingest, IngestFiles.documents),
-        "keep": (keep, SelectFiles.keep),
-    }
-    tasks = each_shard(partial(_chunk_shard, **settings.model_dump()), **files)
+    """Return the step from DOCUMENTS to CHUNKS.
+
+    `keep` is the step that decides which documents are kept.
+    """
+    tasks = each_shard(
+        partial(_chunk_shard, **settings.model_dump()),
+        documents=(ingest, IngestFiles.documents),
+        keep=(keep, SelectFiles.keep),
+    )
     return Step(
-        "chunk",
-        2,
-        settings.identity(),
-        (ingest, keep),
-        tasks,
-        ChunkResult,
+        name="chunk",
+        version=2,
+        config=settings.identity(),
+        inputs=(ingest, keep),
+        tasks=tasks,
+        result=ChunkResult,
     )
 
 
 def _chunk_shard(
     out: Path, *, documents: Path, keep: Path, **options: Any
 ) -> ChunkResult:
-    """Chunk the kept documents of one shard with the `options` of `chunk_text`; write `{out}.chunks.arrow`."""
+    """Chunk the kept documents of one shard; write `{out}.chunks.arrow`.
+
+    With the `options` of `chunk_text`.
+    """
     kept = np.load(keep)
-    chunks = chars = 0
+    chunks = 0
+    chars = 0
     with (
         pa.OSFile(f"{out}.chunks.arrow", "wb") as sink,
         pa.ipc.new_file(sink, schemas.CHUNKS) as writer,
     ):
         for first_row, batch in record_batches(documents):
             texts = batch.column("text").to_pylist()
-            # One entry per chunk: the row of its document, its characters, whether a separator must follow it.
+            # One entry per chunk: the row of its document, its characters, whether a
+            # separator must follow it.
             doc_rows: list[int] = []
             spans: list[Span] = []
             needs_separator: list[bool] = []
-            for row in np.flatnonzero(
-                kept[first_row : first_row + len(texts)]
-            ).tolist():
+            kept_rows = np.flatnonzero(kept[first_row : first_row + len(texts)])
+            for row in kept_rows.tolist():
                 text = texts[row]
                 document_spans = chunk_text(text, **options)
                 spans += document_spans
                 doc_rows += [first_row + row] * len(document_spans)
                 needs_separator += [text[end - 1] != "\n" for _, end in document_spans]
             starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
-            columns = (
-                np.array(doc_rows, np.int32),
-                starts,
-                ends,
-                np.array(needs_separator, np.bool_),
-            )
-            writer.write_batch(
-                pa.RecordBatch.from_arrays(
-                    list(map(pa.array, columns)), schema=schemas.CHUNKS
-                )
-            )
+            columns = [
+                pa.array(np.array(doc_rows, np.int32)),
+                pa.array(starts),
+                pa.array(ends),
+                pa.array(np.array(needs_separator, np.bool_)),
+            ]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schemas.CHUNKS)
+            writer.write_batch(batch)
             chunks += len(spans)
             chars += int((ends - starts).sum())
     return ChunkResult(documents=int(kept.sum()), chunks=chunks, chars=chars)

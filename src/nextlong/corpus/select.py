@@ -87,15 +87,13 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
         shard_sources: list[int] = []
         for index, result in zip(source_of_split, results, strict=True):
             shard_sources += [index] * result.shards
-        hashes = ingested.files(".hashes.npy")
-        compared = hashes
-        if settings.dedup == "normalized":
-            compared = ingested.files(".normalized.npy")
+        files = IngestFiles(ingested)
+        is_normalized = settings.dedup == "normalized"
         task = partial(
             _select_documents,
-            hashes=hashes,
-            compared=compared,
-            chars=ingested.files(".chars.npy"),
+            hashes=files.hashes,
+            compared=files.normalized if is_normalized else files.hashes,
+            chars=files.chars,
             shard_sources=shard_sources,
             sources=sources,
             seed=seed,

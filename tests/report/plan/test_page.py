@@ -119,7 +119,7 @@ def test_rejects_that_will_end_the_run_are_foreseen(tmp_path, tried, monkeypatch
     lines[::20] = ["{broken\n"] * len(lines[::20])
     if kind != "whole":
         monkeypatch.setattr(plan_look, "_READ_BYTES", 100_000)
-        monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
+        monkeypatch.setattr(plan_look, "_MIN_READ_BYTES", 100)
     path = tmp_path / ("c.jsonl.zst" if kind == "compressed" else "c.jsonl")
     path.write_bytes(
         zstandard.compress("".join(lines).encode())
@@ -345,7 +345,7 @@ def test_a_source_that_is_only_sampled_is_told_as_about(
     recipe, tried, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(plan_look, "_READ_BYTES", 1000)
-    monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 2000)
+    monkeypatch.setattr(plan_look, "_MIN_READ_BYTES", 2000)
     (summary,), _ = shown(recipe_in(tmp_path, CHEAP))
     assert summary.startswith("about ")
     assert 40 < int(summary.split()[1]) < 160
@@ -356,7 +356,7 @@ def test_a_source_read_whole_of_which_some_texts_are_kept_has_its_documents_coun
 ):
     recipe = recipe_in(tmp_path, CHEAP)
     monkeypatch.setattr(plan_look, "_KEPT_BYTES", 1000)
-    monkeypatch.setattr(plan_look, "_LEAST_KEPT_BYTES", 2000)
+    monkeypatch.setattr(plan_look, "_MIN_KEPT_BYTES", 2000)
     (summary,), _ = shown(recipe)
     assert summary.startswith("about 80 documents, ")
     (look,) = plan_look.look_at(recipe.ingest, input_files(recipe.ingest))

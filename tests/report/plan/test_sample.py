@@ -69,7 +69,7 @@ def test_excluded_documents_are_not_counted(two_sources, monkeypatch, kind):
     (two_sources / "small.jsonl").write_text("".join(rows))
     if kind == "sampled":
         monkeypatch.setattr(look, "_READ_BYTES", 10_000)
-        monkeypatch.setattr(look, "_LEAST_READ_BYTES", 10_000)
+        monkeypatch.setattr(look, "_MIN_READ_BYTES", 10_000)
     recipe = sources_in(
         two_sources,
         ("small.jsonl", {"id": "id", "name": "small"}),

@@ -110,7 +110,7 @@ def test_documents_of_one_chunk_are_refused_as_by_the_run_and_in_a_sample_warned
     assert str(of_the_plan.value) in str(of_the_run.value)
     assert of_the_plan.value.where == "compose.min_meta_chunks"
     assert of_the_plan.value.value == "4"
-    monkeypatch.setattr(look, "_LEAST_READ_BYTES", 4_000)
+    monkeypatch.setattr(look, "_MIN_READ_BYTES", 4_000)
     monkeypatch.setattr(look, "_READ_BYTES", 4_000)
     told = written(asked)
     assert re.search(
