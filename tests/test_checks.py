@@ -254,4 +254,4 @@ def test_a_plan_of_a_preset_needs_no_heavy_package(small_corpus, tmp_path):
 @pytest.mark.parametrize("arguments", [[], ["r.yaml", "--preset", "paper-128k"]])
 def test_a_plan_is_of_a_recipe_or_of_a_preset(arguments, capsys):
     assert main(["plan", *arguments]) == 2
-    assert "plan needs either a recipe or a preset" in capsys.readouterr().err
+    assert "needs either a recipe or a preset" in capsys.readouterr().err

@@ -1,16 +1,19 @@
 """Deduplicate: keep one of each group of near-duplicate documents.
 
 In:  the documents of every shard, and which of them are kept so far.
-Out: one bool per row and shard, as `select` writes them. The longest document of each cluster is kept (of equally long ones,
-that with the smallest content hash), so that neither sharding nor file order affects the result.
+Out: one bool per row and shard, as `select` writes them. The longest document of each
+     cluster is kept (of equally long ones, that with the smallest content hash), so that
+     neither sharding nor file order affects the result.
 
-MinHash signatures (Broder 1997) of five-word shingles come from rensa, a small Rust library. Clustering is done here, because
-it must scale: the task of a shard sorts the hashes of each band, one task per band and range of hashes compares the documents
-of all shards that share a hash, and the last task computes connected components of the pairs.
+MinHash signatures (Broder 1997) of five-word shingles come from rensa, a small Rust library.
+Clustering is done here, because it must scale: the task of a shard sorts the hashes of each
+band, one task per band and range of hashes compares the documents of all shards that share a
+hash, and the last task computes connected components of the pairs.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -44,10 +47,10 @@ from nextlong.retrieval.near_duplicates.shingles import (
 PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5
 _SIGNATURE_SEED: Final = 1
-_ALGORITHM_VERSION: Final = 2  # of rensa's signatures; another version would decide differently near the threshold
-_LEAST_RECALL: Final = (
-    0.99  # of the pairs exactly at the threshold; recall above it is higher
-)
+# Of rensa's signatures; another version would decide differently near the threshold.
+_ALGORITHM_VERSION: Final = 2
+# Of the pairs exactly at the threshold; recall above it is higher.
+_MIN_RECALL: Final = 0.99
 _HELD_DOCUMENTS: Final = 4_000_000
 _COMPARED_PAIRS: Final = 16_384
 _HELD_PAIR_BYTES: Final = 1 << 30  # of the pairs whose clusters are found at a time
@@ -65,9 +68,8 @@ class NearDuplicatesResult(TaskResult):
 
     near_duplicates: int
     clusters: int
-    examples: tuple[
-        tuple[int, int], ...
-    ] = ()  # ids of a removed document and of the one kept instead
+    # Ids of a removed document and of the one kept instead.
+    examples: tuple[tuple[int, int], ...] = ()
 
 
 class MinhashFiles(StepFiles):
@@ -93,70 +95,69 @@ class NearDuplicatesFiles(SelectFiles):
 
 
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
-    """Keep the longest of near-duplicate documents; the steps are signatures, similar pairs, and clusters."""
+    """Return the steps that keep the longest of near-duplicate documents.
+
+    They are signatures, similar pairs, and clusters.
+    """
     width = band_width(threshold)
     bands = PERMUTATIONS // width
-    files = {
-        "documents": (ingest, IngestFiles.documents),
-        "keep": (select, SelectFiles.keep),
-    }
-    tasks = each_shard(partial(_minhash_shard, width=width), **files)
     minhash = Step(
-        "minhash",
-        2,
-        {"width": width},
-        (ingest, select),
-        tasks,
-        _MinhashResult,
+        name="minhash",
+        version=2,
+        config={"width": width},
+        inputs=(ingest, select),
+        tasks=each_shard(
+            partial(_minhash_shard, width=width),
+            documents=(ingest, IngestFiles.documents),
+            keep=(select, SelectFiles.keep),
+        ),
+        result=_MinhashResult,
     )
 
     def find_pairs(done: Artifacts) -> list[Task]:
-        own = done["minhash"]
-        passes = passes_for(sum(part.documents for part in own.results(_MinhashResult)))
-        bands_of_shards = MinhashFiles(own)
-        task = partial(
+        results = done["minhash"].results(_MinhashResult)
+        passes = passes_for(sum(part.documents for part in results))
+        files = MinhashFiles.of(done)
+        find = partial(
             _similar_pairs,
             hashes=IngestFiles.of(done).hashes,
-            signatures=bands_of_shards.signatures,
-            band_hashes=bands_of_shards.band_hashes,
-            band_rows=bands_of_shards.band_rows,
+            signatures=files.signatures,
+            band_hashes=files.band_hashes,
+            band_rows=files.band_rows,
             passes=passes,
             threshold=threshold,
         )
         return [
-            partial(task, band=band, step=step)
-            for band in range(bands)
-            for step in range(passes)
+            partial(find, band=band, step=step)
+            for band, step in itertools.product(range(bands), range(passes))
         ]
 
     pairs = Step(
-        "similar_pairs",
-        2,
-        {"threshold": threshold},
-        (ingest, minhash),
-        find_pairs,
+        name="similar_pairs",
+        version=2,
+        config={"threshold": threshold},
+        inputs=(ingest, minhash),
+        tasks=find_pairs,
     )
 
     def cluster(done: Artifacts) -> list[Task]:
-        pairs, keep = (
-            SimilarPairsFiles.of(done).pairs,
-            SelectFiles.of(done).keep,
+        ingested = IngestFiles.of(done)
+        task = partial(
+            _keep_longest,
+            pairs=SimilarPairsFiles.of(done).pairs,
+            keep=SelectFiles.of(done).keep,
+            hashes=ingested.hashes,
+            chars=ingested.chars,
         )
-        hashes, chars = (
-            IngestFiles.of(done).hashes,
-            IngestFiles.of(done).chars,
-        )
-        return [
-            partial(_keep_longest, pairs=pairs, keep=keep, hashes=hashes, chars=chars)
-        ]
+        return [task]
 
     clusters = Step(
-        "near_duplicates",
-        3,
-        {},
-        (ingest, select, pairs),
-        cluster,
-        NearDuplicatesResult,
+        name="near_duplicates",
+        version=3,
+        config={},
+        inputs=(ingest, select, pairs),
+        tasks=cluster,
+        result=NearDuplicatesResult,
     )
     return [minhash, pairs, clusters]
 
@@ -164,25 +165,29 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
 def _minhash_shard(
     out: Path, *, documents: Path, keep: Path, width: int
 ) -> _MinhashResult:
-    """Write `{out}.signatures.npy`, uint32 (rows, PERMUTATIONS), of one shard, and its bands of `width` values."""
-    minhash, kept = minhash_class(), np.load(keep)
-    path, shape = f"{out}.signatures.npy", (len(kept), PERMUTATIONS)
+    """Write `{out}.signatures.npy`, uint32 (rows, PERMUTATIONS), of one shard.
+
+    And its bands of `width` values. Rows that are not kept stay 0.
+    """
+    minhash = minhash_class()
+    kept = np.load(keep)
     signatures = np.lib.format.open_memmap(
-        path, mode="w+", dtype=np.uint32, shape=shape
+        f"{out}.signatures.npy",
+        mode="w+",
+        dtype=np.uint32,
+        shape=(len(kept), PERMUTATIONS),
     )
-    for first, batch in corpus_files.record_batches(
-        documents
-    ):  # rows that are not kept stay 0
+    for first, batch in corpus_files.record_batches(documents):
         rows = np.flatnonzero(kept[first : first + batch.num_rows])
-        if len(rows):
-            texts = batch.column("text").take(pa.array(rows)).to_pylist()
-            hashes, offsets = _shingles(
-                texts, batch.column("content_hash").to_numpy()[rows]
-            )
-            digests = minhash.digest_matrix_from_flat_token_hashes(
-                hashes, offsets, PERMUTATIONS, _SIGNATURE_SEED
-            )
-            signatures[first + rows] = np.array(digests.to_rows(), np.uint32)
+        if not len(rows):
+            continue
+        texts = batch.column("text").take(pa.array(rows)).to_pylist()
+        content_hashes = batch.column("content_hash").to_numpy()[rows]
+        hashes, offsets = _shingles(texts, content_hashes)
+        digests = minhash.digest_matrix_from_flat_token_hashes(
+            hashes, offsets, PERMUTATIONS, _SIGNATURE_SEED
+        )
+        signatures[first + rows] = np.array(digests.to_rows(), np.uint32)
     _write_bands(out, signatures, kept, width=width)
     return _MinhashResult(documents=int(kept.sum()))
 
@@ -190,35 +195,57 @@ def _minhash_shard(
 def _write_bands(
     out: Path, signatures: NDArray[np.uint32], kept: NDArray[np.bool_], *, width: int
 ) -> None:
-    """Write `{out}.band_hashes.npy`, uint64 (bands, kept rows), each band ascending, and `{out}.band_rows.npy`, uint32."""
+    """Write `{out}.band_hashes.npy`, uint64 (bands, kept rows), each band ascending.
+
+    And `{out}.band_rows.npy`, uint32, the row of each hash.
+    """
     rows = np.flatnonzero(kept).astype(np.uint32)
-    shape = (PERMUTATIONS // width, len(rows))
+    bands = PERMUTATIONS // width
     hashes = np.lib.format.open_memmap(
-        f"{out}.band_hashes.npy", mode="w+", dtype=np.uint64, shape=shape
+        f"{out}.band_hashes.npy",
+        mode="w+",
+        dtype=np.uint64,
+        shape=(bands, len(rows)),
     )
-    ordered = np.lib.format.open_memmap(
-        f"{out}.band_rows.npy", mode="w+", dtype=np.uint32, shape=shape
+    ordered_rows = np.lib.format.open_memmap(
+        f"{out}.band_rows.npy",
+        mode="w+",
+        dtype=np.uint32,
+        shape=(bands, len(rows)),
     )
-    for band in range(shape[0]):
+    for band in range(bands):
         values = signatures[rows, band * width : (band + 1) * width].astype(np.uint64)
+        # The n-gram of `width` values from each value on; those of whole rows are kept.
         band_hashes = ngrams(values.ravel(), width)[::width]
         order = np.argsort(band_hashes, kind="stable")
-        hashes[band], ordered[band] = band_hashes[order], rows[order]
+        hashes[band] = band_hashes[order]
+        ordered_rows[band] = rows[order]
 
 
 def minhash_class() -> Any:
-    """Return rensa's MinHash. Raises RecipeError if rensa is missing or computes other signatures."""
+    """Return rensa's MinHash.
+
+    Raises RecipeError if rensa is missing or computes other signatures.
+    """
     try:
         from rensa import RMinHash
     except ImportError:
-        cure = "pip install 'nextlong[dedup]', or set ingest.dedup: exact"
         raise RecipeError(
-            f"ingest.dedup=minhash needs the package rensa, which is not installed; {cure}"
+            where="ingest.dedup",
+            value="minhash",
+            problem="needs the package rensa, which is not installed",
+            fix="pip install 'nextlong[dedup]', or set ingest.dedup: exact",
         ) from None
-    if (algorithm := getattr(RMinHash, "ALGORITHM_VERSION", 1)) != _ALGORITHM_VERSION:
-        why = f"rensa's algorithm {_ALGORITHM_VERSION}, but the installed rensa has algorithm {algorithm}"
+    algorithm = getattr(RMinHash, "ALGORITHM_VERSION", 1)
+    if algorithm != _ALGORITHM_VERSION:
         raise RecipeError(
-            f"ingest.dedup=minhash needs {why}; pip install 'nextlong[dedup]'"
+            where="ingest.dedup",
+            value="minhash",
+            problem=(
+                f"needs rensa's algorithm {_ALGORITHM_VERSION}, but the installed rensa "
+                f"has algorithm {algorithm}"
+            ),
+            fix="pip install 'nextlong[dedup]'",
         )
     return RMinHash
 
@@ -229,26 +256,34 @@ def _shingles(
     """Return the shingle hashes of all texts, and the offsets of each text's."""
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
-    # (m,) for m texts; `sizes` is the number of shingles of each text, whose hashes are stored text by text.
-    is_long = np.diff(bounds) >= _SHINGLE_WORDS
-    sizes = np.where(is_long, np.diff(bounds) - _SHINGLE_WORDS + 1, 1)
-    of_long = np.repeat(is_long, sizes)
-    hashes = np.empty(len(of_long), np.uint64)
-    of_runs = ngrams(words.hashes, _SHINGLE_WORDS)
-    hashes[of_long] = of_runs[runs_on(bounds, _SHINGLE_WORDS)[: len(of_runs)]]
-    # A text with fewer words is one shingle; one without words gets its content hash, so that it is similar to no other.
-    short = [
-        (words.hashes[bounds[text] : bounds[text + 1]], content[text])
-        for text in np.flatnonzero(~is_long)
-    ]
-    hashes[~of_long] = [
-        ngrams(held, len(held))[0] if len(held) else instead for held, instead in short
-    ]
+    # (m,) for m texts: the number of shingles of each, whose hashes are stored text by
+    # text.
+    lengths = np.diff(bounds)
+    is_long = lengths >= _SHINGLE_WORDS
+    sizes = np.where(is_long, lengths - _SHINGLE_WORDS + 1, 1)
+    is_of_long = np.repeat(is_long, sizes)
+    hashes = np.empty(len(is_of_long), np.uint64)
+    run_hashes = ngrams(words.hashes, _SHINGLE_WORDS)
+    is_within = runs_on(bounds, _SHINGLE_WORDS)[: len(run_hashes)]
+    hashes[is_of_long] = run_hashes[is_within]
+    # A text with fewer words is one shingle; one without words gets its content hash, so
+    # that it is similar to no other.
+    short_hashes: list[np.uint64] = []
+    for index in np.flatnonzero(~is_long):
+        text_words = words.hashes[bounds[index] : bounds[index + 1]]
+        if len(text_words):
+            short_hashes.append(ngrams(text_words, len(text_words))[0])
+        else:
+            short_hashes.append(content[index])
+    hashes[~is_of_long] = short_hashes
     return hashes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
 
 
 def passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
-    """Return the number of hash ranges per band, so that one task holds about `held_documents` documents."""
+    """Return the number of hash ranges per band.
+
+    So that one task holds about `held_documents` documents.
+    """
     return max(1, -(-documents // held_documents))
 
 
@@ -259,69 +294,101 @@ def _similar_pairs(
     step: int,
     passes: int,
     threshold: float,
-    **files: Sequence[Path],
+    hashes: Sequence[Path],
+    signatures: Sequence[Path],
+    band_hashes: Sequence[Path],
+    band_rows: Sequence[Path],
 ) -> TaskResult:
-    """Write `{out}.pairs.npy`, int64 (pairs, 2): ids of similar documents that share a hash of a band, in one range of hashes.
+    """Write `{out}.pairs.npy`, int64 (pairs, 2): ids of similar documents.
 
-    The range is number `step` of `passes`. The `files` of each shard are `signatures`, `band_hashes` and `band_rows` from
-    `_minhash_shard`, and `hashes` of contents, uint64 (rows,). Each document is compared with the first one that shares its
-    hash and with the one before it; comparing all of them would take quadratic time. Transitivity and the other bands find the
-    missed pairs. Documents with the same hash are sorted by content hash, so that sharding does not matter.
+    They share a hash of a band, in one range of hashes: number `step` of `passes`. The files
+    of each shard are `signatures`, `band_hashes` and `band_rows` from `_minhash_shard`, and
+    `hashes` of contents, uint64 (rows,).
+
+    Each document is compared with the first one that shares its hash and with the one before
+    it; comparing all of them would take quadratic time. Transitivity and the other bands
+    find the missed pairs. Documents with the same hash are sorted by content hash, so that
+    sharding does not matter.
     """
-    first, last = (
-        np.uint64(2**64 * step // passes),
-        np.uint64(2**64 * (step + 1) // passes - 1),
+    keys, ids = _documents_in_range(
+        band_hashes,
+        band_rows,
+        band=band,
+        first=np.uint64(2**64 * step // passes),
+        last=np.uint64(2**64 * (step + 1) // passes - 1),
     )
-    # (n,) hash and id of the documents whose hash of this band is in the range.
-    of_shards, ids_of_shards = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-    for shard, (hashes_path, rows_path) in enumerate(
-        zip(files["band_hashes"], files["band_rows"], strict=True)
-    ):
-        shard_hashes = np.load(hashes_path, mmap_mode="r")[band]
-        # Each band is ascending, so the range is one slice [low, high) of it.
-        low, high = (
-            np.searchsorted(shard_hashes, first),
-            np.searchsorted(shard_hashes, last, side="right"),
-        )
-        # A copy, because a view would keep the file of its shard open.
-        of_shards.append(np.array(shard_hashes[low:high]))
-        ids_of_shards.append(
-            schemas.pack_ids(shard, np.load(rows_path, mmap_mode="r")[band, low:high])
-        )
-    keys, ids = np.concatenate(of_shards), np.concatenate(ids_of_shards)
+    # Keep documents that share a key; those with the same key form a run, sorted by content
+    # hash.
     order = np.argsort(keys, kind="stable")
-    keys, ids = keys[order], ids[order]
-    # Keep documents that share a key; those with the same key form a run, sorted by content hash.
-    shared = np.zeros(len(keys), np.bool_)
-    same = np.flatnonzero(keys[1:] == keys[:-1])
-    shared[same] = shared[same + 1] = True
-    keys, ids = keys[shared], ids[shared]
-    order = np.lexsort((corpus_files.array_rows(ids, files["hashes"]), keys))
-    keys, ids = keys[order], ids[order]
-    # `heads` are the first positions of the runs, `follows` all others, `leaders` the head of each of these.
-    follows = np.flatnonzero(keys[1:] == keys[:-1]) + 1
-    heads = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))[: len(keys)]
-    leaders = heads[np.searchsorted(heads, follows, side="right") - 1]
-    later = follows[follows - 1 != leaders]
-    pairs = ids[
-        np.stack(
-            [np.concatenate([leaders, later - 1]), np.concatenate([follows, later])],
-            axis=1,
-        )
-    ]
-    similar = np.empty(
-        len(pairs), np.bool_
-    )  # the share of equal values estimates the Jaccard similarity
+    keys = keys[order]
+    ids = ids[order]
+    equals_next = np.flatnonzero(keys[1:] == keys[:-1])
+    is_shared = np.zeros(len(keys), np.bool_)
+    is_shared[equals_next] = True
+    is_shared[equals_next + 1] = True
+    keys = keys[is_shared]
+    ids = ids[is_shared]
+    order = np.lexsort((corpus_files.array_rows(ids, hashes), keys))
+    keys = keys[order]
+    ids = ids[order]
+
+    pairs = ids[_compared_positions(keys)]
+    is_similar = np.empty(len(pairs), np.bool_)
     for start in range(0, len(pairs), _COMPARED_PAIRS):
         part = pairs[start : start + _COMPARED_PAIRS]
-        one, other = (
-            corpus_files.array_rows(column, files["signatures"]) for column in part.T
-        )
-        similar[start : start + len(part)] = (one == other).sum(
-            axis=1
-        ) >= threshold * PERMUTATIONS
-    np.save(f"{out}.pairs.npy", pairs[similar])
+        left = corpus_files.array_rows(part[:, 0], signatures)
+        right = corpus_files.array_rows(part[:, 1], signatures)
+        # The share of equal values estimates the Jaccard similarity.
+        equal_values = (left == right).sum(axis=1)
+        stop = start + len(part)
+        is_similar[start:stop] = equal_values >= threshold * PERMUTATIONS
+    np.save(f"{out}.pairs.npy", pairs[is_similar])
     return TaskResult()
+
+
+def _documents_in_range(
+    band_hashes: Sequence[Path],
+    band_rows: Sequence[Path],
+    *,
+    band: int,
+    first: np.uint64,
+    last: np.uint64,
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the documents whose hash of a band is in a range: hash and id, (n,) each."""
+    hashes_of_shards = [np.empty(0, np.uint64)]
+    ids_of_shards = [np.empty(0, np.int64)]
+    for shard, (hash_path, rows_path) in enumerate(
+        zip(band_hashes, band_rows, strict=True)
+    ):
+        shard_hashes = np.load(hash_path, mmap_mode="r")[band]
+        shard_rows = np.load(rows_path, mmap_mode="r")[band]
+        # Each band is ascending, so the range is one slice [low, high) of it.
+        low = np.searchsorted(shard_hashes, first)
+        high = np.searchsorted(shard_hashes, last, side="right")
+        # A copy, because a view would keep the file of its shard open.
+        hashes_of_shards.append(np.array(shard_hashes[low:high]))
+        ids_of_shards.append(schemas.pack_ids(shard, shard_rows[low:high]))
+    return np.concatenate(hashes_of_shards), np.concatenate(ids_of_shards)
+
+
+def _compared_positions(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Return the pairs of positions that are compared, (pairs, 2).
+
+    `keys` are ascending, so that equal ones form a run. Each position is paired with the
+    first one of its run, and with the one before it.
+    """
+    # `heads` are the first positions of the runs, `followers` all others, `leaders` the
+    # head of each of these.
+    is_head = np.ones(len(keys), np.bool_)
+    is_head[1:] = keys[1:] != keys[:-1]
+    heads = np.flatnonzero(is_head)
+    followers = np.flatnonzero(~is_head)
+    leaders = heads[np.searchsorted(heads, followers, side="right") - 1]
+    # The second of a run has its head before it.
+    later = followers[followers - 1 != leaders]
+    earlier_ends = np.concatenate([leaders, later - 1])
+    later_ends = np.concatenate([followers, later])
+    return np.stack([earlier_ends, later_ends], axis=1)
 
 
 def _keep_longest(
@@ -332,77 +399,77 @@ def _keep_longest(
     hashes: Sequence[Path],
     chars: Sequence[Path],
 ) -> NearDuplicatesResult:
-    """Write `{out}.{shard:05d}.keep.npy`: False also for documents of which a near-duplicate is kept.
+    """Write `{out}.{shard:05d}.keep.npy`.
 
-    `pairs` come from `_similar_pairs`; `keep`, `hashes` (uint64) and `chars` (int64) are .npy files with one value per row,
-    from select and ingest. The clusters are the connected components of the pairs, so duplicates of duplicates count.
+    False also for documents of which a near-duplicate is kept. `pairs` come from
+    `_similar_pairs`; `keep`, `hashes` (uint64) and `chars` (int64) are .npy files with one
+    value per row, from select and ingest. The clusters are the connected components of the
+    pairs, so duplicates of duplicates count.
     """
     members, clusters = _connected(pairs)
-    # Members of a cluster, longest first (of equally long ones, smallest hash first): only the first is kept.
-    order = np.lexsort(
-        (
-            corpus_files.array_rows(members, hashes),
-            -corpus_files.array_rows(members, chars),
-            clusters,
-        )
-    )
-    of_member = clusters[order]
-    removed = np.sort(members[order][1:][of_member[1:] == of_member[:-1]])
+    # Members of a cluster, longest first (of equally long ones, smallest hash first): only
+    # the first is kept.
+    member_hashes = corpus_files.array_rows(members, hashes)
+    member_chars = corpus_files.array_rows(members, chars)
+    order = np.lexsort((member_hashes, -member_chars, clusters))
+    ordered_clusters = clusters[order]
+    is_repeat = ordered_clusters[1:] == ordered_clusters[:-1]
+    removed = np.sort(members[order][1:][is_repeat])
     removed_rows = dict(corpus_files.by_shard(removed)[0])
     for shard, path in enumerate(keep):
         kept = np.load(path)
         kept[removed_rows.get(shard, [])] = False
         np.save(f"{out}.{shard:05d}.keep.npy", kept)
-    some = removed[:: max(1, len(removed) // _EXAMPLES)][
-        :_EXAMPLES
-    ]  # spread over the corpus
-    is_removed = np.isin(members, removed)
-    kept_of = np.empty(
-        int(clusters.max(initial=-1)) + 1, np.int64
-    )  # the kept document of each cluster
-    kept_of[clusters[~is_removed]] = members[~is_removed]
-    examples = zip(
-        some.tolist(),
-        kept_of[clusters[np.searchsorted(members, some)]].tolist(),
-        strict=True,
-    )
+
+    # The kept document of each cluster.
+    is_kept = ~np.isin(members, removed)
+    kept_of = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)
+    kept_of[clusters[is_kept]] = members[is_kept]
+    # Spread over the corpus.
+    every = max(1, len(removed) // _EXAMPLES)
+    some = removed[::every][:_EXAMPLES]
+    kept_instead = kept_of[clusters[np.searchsorted(members, some)]]
+    examples = zip(some.tolist(), kept_instead.tolist(), strict=True)
     return NearDuplicatesResult(
         near_duplicates=len(removed), clusters=len(kept_of), examples=tuple(examples)
     )
 
 
 def _connected(pairs: Sequence[Path]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the ids that pairs connect, ascending, shape (m,), and the number of the component of each."""
+    """Return the ids that pairs connect, ascending, and the component of each; (m,)."""
+    # A quarter of a second, at every start of nextlong.
     from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import (
-        connected_components,
-    )  # a quarter of a second, at every start of nextlong
+    from scipy.sparse.csgraph import connected_components
 
-    # Similar documents agree on several bands, so the pairs are many times their ids. Files are joined block by block, and what
-    # the blocks before have connected is one pair for each id: memory grows with the ids, not with the pairs.
-    members, clusters = np.empty(0, np.int64), np.empty(0, np.int64)
-    for first, last in corpus_files.runs_within(
-        [path.stat().st_size for path in pairs], _HELD_PAIR_BYTES
-    ):
+    # Similar documents agree on several bands, so the pairs are many times their ids. Files
+    # are joined block by block, and what the blocks before have connected is one pair for
+    # each id: memory grows with the ids, not with the pairs.
+    members = np.empty(0, np.int64)
+    clusters = np.empty(0, np.int64)
+    sizes = [path.stat().st_size for path in pairs]
+    for first, last in corpus_files.runs_within(sizes, _HELD_PAIR_BYTES):
         _, representatives = np.unique(clusters, return_index=True)
         known = np.stack([members, members[representatives[clusters]]], axis=1)
-        members, ends = np.unique(
-            np.concatenate([known, *map(np.load, pairs[first:last])]),
-            return_inverse=True,
-        )
-        ends = ends.reshape(-1, 2)
+        block = np.concatenate([known, *map(np.load, pairs[first:last])])
+        members, indices = np.unique(block, return_inverse=True)
+        # (pairs, 2): the index of each end among the members.
+        ends = indices.reshape(-1, 2)
+        ones = np.ones(len(ends), np.int8)
         graph = coo_matrix(
-            (np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])),
-            shape=(len(members),) * 2,
+            (ones, (ends[:, 0], ends[:, 1])), shape=(len(members), len(members))
         )
-        clusters = connected_components(graph, directed=False)[1].astype(np.int64)
+        components = connected_components(graph, directed=False)[1]
+        clusters = components.astype(np.int64)
     return members, clusters
 
 
 def band_width(threshold: float) -> int:
-    """Return the largest band width with which pairs at the threshold share a band with probability `_LEAST_RECALL`."""
-    recalls = (
-        (width, 1 - (1 - threshold**width) ** (PERMUTATIONS // width))
-        for width in range(PERMUTATIONS, 1, -1)
-    )
-    return next((width for width, recall in recalls if recall >= _LEAST_RECALL), 1)
+    """Return the largest band width that finds pairs at the threshold.
+
+    Such pairs share a band with probability `_MIN_RECALL`.
+    """
+    for width in range(PERMUTATIONS, 1, -1):
+        recall = 1 - (1 - threshold**width) ** (PERMUTATIONS // width)
+        if recall >= _MIN_RECALL:
+            return width
+    return 1
