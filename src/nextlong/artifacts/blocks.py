@@ -39,10 +39,13 @@ if TYPE_CHECKING:
 
 
 class Cuts(NamedTuple):
-    """What the first 0, 1, … n tokens of a chunk of n tokens cover, shape (n + 1,) each."""
+    """What the first 0, 1, … n tokens of a chunk of n tokens cover, shape (n + 1,) each.
 
-    chars: Ints  # whole characters
-    between: NDArray[np.bool_]  # whether the cut falls between two characters
+    `chars` counts whole characters; `between` says whether the cut falls between two.
+    """
+
+    chars: Ints
+    between: NDArray[np.bool_]
 
 
 def cuts_of(
@@ -54,242 +57,353 @@ def cuts_of(
     text_of: Callable[[], str],
     tokenizer: Callable[[], Tokenizer],
 ) -> Cuts:
-    """Return the possible cuts of a chunk with the given ids and `chars` characters; `begins`: whether it begins its document.
+    """Return the possible cuts of a chunk with the given ids and `chars` characters.
 
-    `text_of` and `tokenizer` are called only for chunks that `token_chars` (TOKEN_CHARS) does not suffice for.
+    `begins` says whether it begins its document. `text_of` and `tokenizer` are called
+    only for chunks that `token_chars` (TOKEN_CHARS) does not suffice for.
     """
     per_token = token_chars[ids]
     begun = np.concatenate([[0], np.cumsum(per_token["begun"], dtype=np.int64)])
     if begun[-1] == chars and per_token["readable"].all():
         continues = np.append(per_token["goes_on"], False)
-        return Cuts(begun - continues, ~continues)
+        return Cuts(chars=begun - continues, between=~continues)
     offsets = offsets_within(tokenizer(), text_of(), begins=begins)
-    stops, starts = np.append(0, offsets[:, 1]), np.append(offsets[:, 0], chars)
-    # A character of several tokens has the same offsets in each: if it continues behind the cut, it is not covered.
-    return Cuts(np.minimum(stops, starts), stops <= starts)
+    # (n + 1,) where the kept tokens stop, and where the first token behind them starts.
+    # A character of several tokens has the same offsets in each: if it continues behind
+    # the cut, it is not covered.
+    stops = np.append(0, offsets[:, 1])
+    starts = np.append(offsets[:, 0], chars)
+    return Cuts(chars=np.minimum(stops, starts), between=stops <= starts)
 
 
-# Small, so that a caller that needs one sequence does not wait; each block is twice as long, up to 16 MB of ids.
-_FIRST_BLOCK_TOKENS, _BLOCK_TOKENS = 1 << 17, 1 << 22
+# The first block is small, so that a caller that needs one sequence does not wait; each
+# block is twice as long as the one before it, up to 16 MB of ids.
+_FIRST_BLOCK_TOKENS = 1 << 17
+_BLOCK_TOKENS = 1 << 22
 
-
-# What to look up besides token ids: also the source of each sequence, the location of each span, or the text of each span.
+# What to look up besides token ids: also the source of each sequence, the location of
+# each span, or the text of each span.
 Wanted = Literal["ids", "domains", "spans", "texts"]
 
 
 def resolve(
     run: SequenceFiles, part: int, *, first: int = 0, take: int | None = None
 ) -> Iterator[Resolved]:
-    """Yield sequences [first, take) of SEQUENCES file `part` in blocks, small ones first; without `take`, up to the end."""
+    """Yield sequences [first, take) of SEQUENCES file `part` in blocks, small ones first.
+
+    Without `take`, up to the end.
+    """
     with pa.ipc.open_file(pa.memory_map(str(run.sequences[part]))) as reader:
         last = reader.num_record_batches if take is None else take
-        block: list[pa.RecordBatch] = []
-        held, limit = 0, _FIRST_BLOCK_TOKENS
+        batches: list[pa.RecordBatch] = []
+        tokens = 0
+        max_tokens = _FIRST_BLOCK_TOKENS
         for number in range(first, last):
-            block.append(reader.get_batch(number))
-            held += block[-1].column("token_end").values[-1].as_py()
-            if held >= limit or number == last - 1:
-                yield resolve_table(pa.Table.from_batches(block), run)
-                block, held, limit = [], 0, min(2 * limit, _BLOCK_TOKENS)
+            batches.append(reader.get_batch(number))
+            token_ends = batches[-1].column("token_end").values
+            tokens += token_ends[-1].as_py()
+            if tokens >= max_tokens or number == last - 1:
+                yield resolve_table(pa.Table.from_batches(batches), run)
+                batches = []
+                tokens = 0
+                max_tokens = min(2 * max_tokens, _BLOCK_TOKENS)
 
 
 def resolve_table(
     table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "spans"
 ) -> Resolved:
-    """Look up the sequences of a SEQUENCES table; columns that are not `wanted` are -1 or empty."""
+    """Look up the sequences of a SEQUENCES table.
+
+    Columns that are not `wanted` are -1 or empty.
+    """
     lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
+    spans = {name: column.values.to_numpy() for name, column in lists.items()}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)
-    chunk_ids, roles, groups, starts, ends, scores = (
-        lists[name].values.to_numpy()
-        for name in ("chunk_id", "role", "group", "token_start", "token_end", "score")
-    )
-    token_offsets = np.concatenate(
-        [[0], np.cumsum(ends[span_offsets[1:] - 1].astype(np.int64))]
-    )
-    at = starts + np.repeat(
-        token_offsets[:-1], np.diff(span_offsets)
-    )  # (P,) where each span begins in input_ids
+    # (n,) each sequence ends where its last span does.
+    token_counts = spans["token_end"][span_offsets[1:] - 1].astype(np.int64)
+    token_offsets = np.concatenate([[0], np.cumsum(token_counts)])
+
+    # (P,) where each span begins in input_ids, in which the sequences follow each other.
+    sequence_starts = np.repeat(token_offsets[:-1], np.diff(span_offsets))
+    at = spans["token_start"] + sequence_starts
+    lengths = (spans["token_end"] - spans["token_start"]).astype(np.int64)
+    chunk_ids = spans["chunk_id"]
     is_chunk = chunk_ids != schemas.NO_CHUNK
     input_ids = np.empty(token_offsets[-1], np.int32)
-    lengths = (ends - starts).astype(np.int64)
-    ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
-    chunk_starts, chunk_stops = run.tokens.bounds(ids)
+    starts, stops = run.tokens.bounds(chunk_ids[is_chunk])
     run.tokens.copy_into(
-        input_ids, chunk_ids=ids, starts=chunk_starts, at=at[is_chunk], lengths=kept
+        input_ids,
+        chunk_ids=chunk_ids[is_chunk],
+        starts=starts,
+        at=at[is_chunk],
+        lengths=lengths[is_chunk],
     )
-    run.special.copy_into(input_ids, roles=roles, starts=at, lengths=lengths)
-    doc_ids, char_starts, char_ends = (
-        np.full(len(chunk_ids), -1, np.int64) for _ in range(3)
-    )
-    sources, source_ids, metadata = (
-        np.full(len(chunk_ids), blank, object) for blank in ("", "", None)
-    )
+    run.special.copy_into(input_ids, roles=spans["role"], starts=at, lengths=lengths)
+
+    locations = _Locations.nowhere(len(chunk_ids))
     domains = [""] * table.num_rows
     if wanted == "domains":
-        domains = domains_of(chunk_ids, roles, span_offsets, run.corpus)
+        domains = domains_of(chunk_ids, spans["role"], span_offsets, run.corpus)
     elif wanted != "ids":
-        doc_rows, start, end = corpus_files.chunk_columns(
-            ids, run.corpus.chunks, ("doc_row", "start", "end")
+        locations.set(
+            is_chunk,
+            chunk_ids[is_chunk],
+            run,
+            starts=starts,
+            stops=stops,
+            kept=lengths[is_chunk],
         )
-        docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
-        columns = corpus_files.document_columns(
-            docs, run.corpus.documents, ("source", "source_id", "metadata")
-        )
-        cut = np.flatnonzero(kept < chunk_stops - chunk_starts)
-        all_ids, offsets = run.tokens.ids(
-            ids[cut], starts=chunk_starts[cut], stops=chunk_stops[cut]
-        )
-        token_chars = (
-            np.load(run.token_chars, mmap_mode="r") if len(cut) else np.empty(0)
-        )
-        for number, chunk in enumerate(cut.tolist()):
-            cuts = cuts_of(
-                all_ids[offsets[number] : offsets[number + 1]],
-                chars=int(end[chunk] - start[chunk]),
-                begins=bool(start[chunk] == 0),
-                token_chars=token_chars,
-                text_of=partial(run.corpus.text, int(ids[chunk])),
-                tokenizer=partial(read_tokenizer, run.tokenizer),
-            )
-            # A cut within the first character covers that character.
-            end[chunk] = start[chunk] + max(1, int(cuts.chars[kept[chunk]]))
-        doc_ids[is_chunk], char_starts[is_chunk], char_ends[is_chunk] = docs, start, end
-        sources[is_chunk], source_ids[is_chunk], metadata[is_chunk] = columns
-        domains = sources[_leading_spans(chunk_ids, roles, span_offsets)].tolist()
-    sequence_ids, methods = (
-        table.column(name).to_pylist() for name in ("sequence_id", "method")
-    )
-    documents = np.arange(table.num_rows + 1), np.diff(token_offsets).astype(np.int32)
-    places = doc_ids, source_ids, metadata, char_starts, char_ends
-    spans: tuple[Any, ...] = chunk_ids, *places, roles, groups, starts, ends, scores
+        leading = _leading_spans(chunk_ids, spans["role"], span_offsets)
+        domains = locations.sources[leading].tolist()
+
     block = Resolved(
-        sequence_ids,
-        methods,
-        domains,
-        token_offsets,
-        input_ids,
-        *documents,
-        span_offsets,
-        *spans,
+        sequence_ids=table.column("sequence_id").to_pylist(),
+        methods=table.column("method").to_pylist(),
+        domains=domains,
+        token_offsets=token_offsets,
+        input_ids=input_ids,
+        document_offsets=np.arange(table.num_rows + 1),
+        document_lengths=token_counts.astype(np.int32),
+        span_offsets=span_offsets,
+        chunk_ids=chunk_ids,
+        doc_ids=locations.doc_ids,
+        source_ids=locations.source_ids,
+        metadata=locations.metadata,
+        char_starts=locations.char_starts,
+        char_ends=locations.char_ends,
+        roles=spans["role"],
+        groups=spans["group"],
+        token_starts=spans["token_start"],
+        token_ends=spans["token_end"],
+        scores=spans["score"],
     )
     if wanted != "texts":
         return block
     return replace(block, texts=np.array(span_texts(block, run), object))
 
 
+class _Locations(NamedTuple):
+    """Where the text of each span comes from, shape (P,) each; as in `Resolved`."""
+
+    doc_ids: Ints
+    sources: NDArray[np.object_]
+    source_ids: NDArray[np.object_]
+    metadata: NDArray[np.object_]
+    char_starts: Ints
+    char_ends: Ints
+
+    @classmethod
+    def nowhere(cls, num_spans: int) -> _Locations:
+        """Return the locations of spans that are not looked up."""
+        return cls(
+            doc_ids=np.full(num_spans, -1, np.int64),
+            sources=np.full(num_spans, "", object),
+            source_ids=np.full(num_spans, "", object),
+            metadata=np.full(num_spans, None, object),
+            char_starts=np.full(num_spans, -1, np.int64),
+            char_ends=np.full(num_spans, -1, np.int64),
+        )
+
+    def set(
+        self,
+        is_chunk: NDArray[np.bool_],
+        chunk_ids: Ints,
+        run: SequenceFiles,
+        *,
+        starts: Ints,
+        stops: Ints,
+        kept: Ints,
+    ) -> None:
+        """Look up the spans of chunks, of which the first `kept` tokens are there.
+
+        `starts` and `stops` bound all their tokens; all have shape (chunks,).
+        """
+        doc_rows, char_starts, char_ends = corpus_files.chunk_columns(
+            chunk_ids, run.corpus.chunks, ("doc_row", "start", "end")
+        )
+        is_cut = kept < stops - starts
+        if is_cut.any():
+            covered = _covered_chars(
+                chunk_ids[is_cut],
+                run,
+                bounds=(starts[is_cut], stops[is_cut]),
+                chars=(char_starts[is_cut], char_ends[is_cut]),
+                kept=kept[is_cut],
+            )
+            char_ends[is_cut] = char_starts[is_cut] + covered
+        doc_ids = schemas.shard_of(chunk_ids) << schemas.SHARD_BITS | doc_rows
+        sources, source_ids, metadata = corpus_files.document_columns(
+            doc_ids, run.corpus.documents, ("source", "source_id", "metadata")
+        )
+        self.doc_ids[is_chunk] = doc_ids
+        self.sources[is_chunk] = sources
+        self.source_ids[is_chunk] = source_ids
+        self.metadata[is_chunk] = metadata
+        self.char_starts[is_chunk] = char_starts
+        self.char_ends[is_chunk] = char_ends
+
+
+def _covered_chars(
+    chunk_ids: Ints,
+    run: SequenceFiles,
+    *,
+    bounds: tuple[Ints, Ints],
+    chars: tuple[Ints, Ints],
+    kept: Ints,
+) -> Ints:
+    """Return how many characters the first `kept` tokens of each chunk cover.
+
+    `bounds` are those of all its tokens, `chars` its first character and its end in the
+    document; all have shape (chunks,).
+    """
+    starts, stops = bounds
+    ids, offsets = run.tokens.ids(chunk_ids, starts=starts, stops=stops)
+    token_chars = np.load(run.token_chars, mmap_mode="r")
+    covered = []
+    for number, chunk_id in enumerate(chunk_ids.tolist()):
+        first_char, end_char = chars[0][number], chars[1][number]
+        cuts = cuts_of(
+            ids[offsets[number] : offsets[number + 1]],
+            chars=int(end_char - first_char),
+            begins=bool(first_char == 0),
+            token_chars=token_chars,
+            text_of=partial(run.corpus.text, chunk_id),
+            tokenizer=partial(read_tokenizer, run.tokenizer),
+        )
+        # A cut within the first character covers that character.
+        covered.append(max(1, int(cuts.chars[kept[number]])))
+    return np.array(covered, np.int64)
+
+
 def domains_of(
     chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, corpus: CorpusFiles
 ) -> list[str]:
-    """Return the source of each sequence's meta-document or first document; arguments as in `Resolved`."""
-    docs = corpus_files.documents_of(
-        chunk_ids[_leading_spans(chunk_ids, roles, span_offsets)], corpus.chunks
-    )
-    return list(corpus_files.document_columns(docs, corpus.documents, ("source",))[0])
+    """Return the source of each sequence's meta-document or first document.
+
+    The arguments are as in `Resolved`.
+    """
+    leading = _leading_spans(chunk_ids, roles, span_offsets)
+    doc_ids = corpus_files.documents_of(chunk_ids[leading], corpus.chunks)
+    (sources,) = corpus_files.document_columns(doc_ids, corpus.documents, ("source",))
+    return list(sources)
 
 
 def _leading_spans(
     chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints
 ) -> Ints:
+    """Return the first meta-chunk or document of each sequence, or its first chunk, (n,)."""
     firsts = span_offsets[:-1]
-    # (n,) the first meta-chunk or document of each sequence, or its first chunk.
     chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
-    leading = np.append(
-        np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT))), len(roles)
-    )
+    is_leading = np.isin(roles, (schemas.META, schemas.DOCUMENT))
+    # The number of spans stands behind them, for sequences behind the last leading one.
+    leading = np.append(np.flatnonzero(is_leading), len(roles))
     nearest = leading[np.searchsorted(leading, firsts)]
-    # Of a sequence that was cut before its first meta-chunk, the nearest one belongs to a later sequence.
-    return np.where(
-        nearest < span_offsets[1:], nearest, chunks[np.searchsorted(chunks, firsts)]
-    )
+    nearest_chunk = chunks[np.searchsorted(chunks, firsts)]
+    # Of a sequence that was cut before its first meta-chunk, the nearest one belongs to
+    # a later sequence.
+    return np.where(nearest < span_offsets[1:], nearest, nearest_chunk)
+
+
+def _no_texts() -> NDArray[np.object_]:
+    return np.empty(0, object)
 
 
 @dataclass(frozen=True)
 class Resolved:
-    """A block of n looked-up rows with S tokens, P spans and D synthesized documents in total; offsets have shape (n + 1,).
+    """A block of n looked-up rows with S tokens, P spans and D synthesized documents.
 
-    A row is one sequence, which is one synthesized document, or several packed sequences (`packed`).
+    A row is one sequence, which is one synthesized document, or several packed
+    sequences (`packed`). Offsets have shape (n + 1,).
+
+    `domains` are the sources of each sequence's meta-document or first document.
+    `input_ids` has shape (S,), `document_lengths`, in tokens, (D,). From `chunk_ids` on,
+    all have shape (P,); `chunk_ids` is -1 for separators and special tokens; `metadata`
+    is that of the document, as JSON, None if its source has no metadata columns;
+    `token_starts` and `token_ends` count from the start of the row. `texts` is empty
+    where they are not wanted.
     """
 
     sequence_ids: list[str]
     methods: list[str]
-    domains: list[str]  # the source of each sequence's meta-document or first document
+    domains: list[str]
     token_offsets: Ints
-    input_ids: NDArray[np.int32]  # (S,)
+    input_ids: NDArray[np.int32]
     document_offsets: Ints
-    document_lengths: NDArray[np.int32]  # (D,) in tokens
+    document_lengths: NDArray[np.int32]
     span_offsets: Ints
-    chunk_ids: Ints  # (P,), as all fields below; -1 for separators and special tokens
+    chunk_ids: Ints
     doc_ids: Ints
     source_ids: NDArray[np.object_]
-    metadata: NDArray[
-        np.object_
-    ]  # of the document, as JSON; None if its source has no metadata columns
+    metadata: NDArray[np.object_]
     char_starts: Ints
     char_ends: Ints
     roles: NDArray[np.int8]
     groups: NDArray[np.int32]
-    token_starts: NDArray[np.int32]  # within its row
+    token_starts: NDArray[np.int32]
     token_ends: NDArray[np.int32]
     scores: NDArray[np.float32]
-    texts: NDArray[np.object_] = field(
-        default_factory=lambda: np.empty(0, object)
-    )  # empty where they are not wanted
+    texts: NDArray[np.object_] = field(default_factory=_no_texts)
 
     def __len__(self) -> int:
         return len(self.sequence_ids)
 
 
 def joined(blocks: Sequence[Resolved]) -> Resolved:
+    """Return the rows of several blocks as one block."""
     columns: dict[str, Any] = {}
     for column in fields(Resolved):
-        offsets_of = [getattr(block, column.name) for block in blocks]
+        values = [getattr(block, column.name) for block in blocks]
         if column.name.endswith("_offsets"):
-            firsts = np.cumsum([0, *(offsets[-1] for offsets in offsets_of)])
-            moved = [
-                offsets[1:] + first
-                for offsets, first in zip(offsets_of, firsts, strict=False)
-            ]
-            columns[column.name] = np.concatenate([offsets_of[0][:1], *moved])
+            columns[column.name] = _joined_offsets(values)
+        elif isinstance(values[0], list):
+            columns[column.name] = list(chain(*values))
         else:
-            is_list = isinstance(offsets_of[0], list)
-            columns[column.name] = (
-                list(chain(*offsets_of)) if is_list else np.concatenate(offsets_of)
-            )
+            columns[column.name] = np.concatenate(values)
     return Resolved(**columns)
+
+
+def _joined_offsets(offsets_of_blocks: Sequence[Ints]) -> Ints:
+    """Return the offsets of several blocks, each moved behind the blocks before it."""
+    moved = [offsets_of_blocks[0][:1]]
+    first = 0
+    for offsets in offsets_of_blocks:
+        moved.append(offsets[1:] + first)
+        first += offsets[-1]
+    return np.concatenate(moved)
 
 
 def sliced(block: Resolved, first: int, last: int) -> Resolved:
     """Return rows [first, last) of a block as views."""
-    within = {}
+    columns: dict[str, Any] = {}
+    within: dict[str, slice] = {}
     for name in ("token", "document", "span"):
         offsets = getattr(block, f"{name}_offsets")[first : last + 1]
-        within[name] = slice(*offsets[[0, -1]].tolist())
-        within[f"{name}_offsets"] = offsets - offsets[0]
-    columns: dict[str, Any] = {}
+        within[name] = slice(int(offsets[0]), int(offsets[-1]))
+        columns[f"{name}_offsets"] = offsets - offsets[0]
+    columns["input_ids"] = block.input_ids[within["token"]]
+    columns["document_lengths"] = block.document_lengths[within["document"]]
     for column in fields(Resolved):
         values = getattr(block, column.name)
-        if column.name in within:
-            columns[column.name] = within[column.name]
-        elif isinstance(values, list):
+        if column.name in columns:
+            continue
+        if isinstance(values, list):
             columns[column.name] = values[first:last]
         else:
-            part = {"input_ids": "token", "document_lengths": "document"}.get(
-                column.name, "span"
-            )
-            columns[column.name] = values[within[part]]
+            columns[column.name] = values[within["span"]]
     return Resolved(**columns)
 
 
 def packed(block: Resolved, row_offsets: Ints) -> Resolved:
-    """Pack the rows of a block into r rows: rows row_offsets[i] to row_offsets[i + 1] become row i; `row_offsets` is (r + 1,).
+    """Pack the rows of a block into r rows.
 
+    Rows row_offsets[i] to row_offsets[i + 1] become row i; `row_offsets` is (r + 1,).
     Sequence ids are joined by a blank; distinct methods and domains by a plus sign.
     """
     groups = [slice(first, last) for first, last in pairwise(row_offsets.tolist())]
     token_offsets = block.token_offsets[row_offsets]
-    moved = block.token_offsets[:-1] - np.repeat(
-        token_offsets[:-1], np.diff(row_offsets)
-    )
+    # (n,) where each sequence begins in its row; (P,) the same for its spans.
+    row_starts = np.repeat(token_offsets[:-1], np.diff(row_offsets))
+    moved = block.token_offsets[:-1] - row_starts
     moved_spans = np.repeat(moved, np.diff(block.span_offsets)).astype(np.int32)
     return replace(
         block,
@@ -311,35 +425,40 @@ def document_starts(
     groups: NDArray[Any],
     starts: NDArray[Any],
 ) -> Ints:
-    """Return the first token of each original document in concatenated sequences; an extended sequence is one document.
+    """Return the first token of each original document in concatenated sequences.
 
-    `lengths` are those of the sequences; role, group and start of each span have shape (P,). A separator between two documents
+    An extended sequence is one document. `lengths` are those of the sequences; role,
+    group and start of each span have shape (P,). A separator between two documents
     belongs to the first of them; a sequence may begin with a special token.
     """
     sequence_starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    whole = roles == schemas.DOCUMENT
-    sequences = np.searchsorted(sequence_starts, starts[whole], side="right")
-    return np.union1d(
-        sequence_starts,
-        starts[whole][1:][(np.diff(groups[whole]) != 0) & (np.diff(sequences) == 0)],
-    )
+    is_document = roles == schemas.DOCUMENT
+    starts = starts[is_document]
+    sequences = np.searchsorted(sequence_starts, starts, side="right")
+    # A new group inside a sequence begins a document. The first one begins with its
+    # sequence, also behind a special token.
+    begins_group = np.diff(groups[is_document]) != 0
+    is_same_sequence = np.diff(sequences) == 0
+    return np.union1d(sequence_starts, starts[1:][begins_group & is_same_sequence])
 
 
 def of_documents(block: Resolved) -> Resolved:
-    """Return the rows with the original documents of concatenated sequences as their documents; extended ones are unchanged."""
-    starts = (
-        np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets))
-        + block.token_starts
-    )
+    """Return the rows with the original documents as their documents.
+
+    Those of concatenated sequences; extended sequences are unchanged.
+    """
+    row_starts = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets))
     starts = document_starts(
-        block.document_lengths, roles=block.roles, groups=block.groups, starts=starts
+        block.document_lengths,
+        roles=block.roles,
+        groups=block.groups,
+        starts=row_starts + block.token_starts,
     )
+    lengths = np.diff(starts, append=block.token_offsets[-1])
     return replace(
         block,
         document_offsets=np.searchsorted(starts, block.token_offsets),
-        document_lengths=np.diff(starts, append=block.token_offsets[-1]).astype(
-            np.int32
-        ),
+        document_lengths=lengths.astype(np.int32),
     )
 
 
@@ -349,16 +468,21 @@ def joined_names(names: Sequence[str]) -> str:
 
 
 def span_texts(
-    block: Resolved, run: SequenceFiles, places: slice | Ints = slice(None)
+    block: Resolved, run: SequenceFiles, spans: slice | Ints = slice(None)
 ) -> list[str]:
-    """Return the text of the spans at `places`: of a chunk up to its cut, of a separator, or of a special token."""
-    chunk_ids = block.chunk_ids[places]
+    """Return the text of some spans of a block.
+
+    That of a chunk up to its cut, of a separator, or of a special token.
+    """
+    chunk_ids = block.chunk_ids[spans]
     is_chunk = chunk_ids != schemas.NO_CHUNK
     chunk_texts = iter(run.corpus.texts(chunk_ids[is_chunk]).tolist())
-    sizes = (block.char_ends[places] - block.char_starts[places]).tolist()
-    return [
-        next(chunk_texts)[:size] if chunk else run.special_texts[role]
-        for chunk, size, role in zip(
-            is_chunk.tolist(), sizes, block.roles[places].tolist(), strict=True
-        )
-    ]
+    chars = (block.char_ends[spans] - block.char_starts[spans]).tolist()
+    roles = block.roles[spans].tolist()
+    texts = []
+    for holds_chunk, size, role in zip(is_chunk.tolist(), chars, roles, strict=True):
+        if holds_chunk:
+            texts.append(next(chunk_texts)[:size])
+        else:
+            texts.append(run.special_texts[role])
+    return texts
