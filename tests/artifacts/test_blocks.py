@@ -31,7 +31,7 @@ from nextlong.artifacts.blocks import (
     sliced,
     span_texts,
 )
-from nextlong.artifacts.rows import Rows, epoch_order, rank_places, worker_part
+from nextlong.artifacts.rows import Rows, epoch_order, rank_positions, worker_part
 from nextlong.recipe import Recipe
 from nextlong.schemas import META, NO_CHUNK, SEPARATOR
 from nextlong.sequences.tokenizer import token_chars, train_bpe
@@ -547,7 +547,7 @@ SMALL = st.integers(1, 5)
 
 def all_places(rows, *, start=0, world_size, remainder):
     return [
-        rank_places(
+        rank_positions(
             rows, start=start, rank=rank, world_size=world_size, remainder=remainder
         ).tolist()
         for rank in range(world_size)
@@ -591,7 +591,7 @@ def test_every_row_once_over_ranks_and_workers_also_when_resumed(
         for rank in range(world_size)
         for worker in range(workers)
         for place in worker_part(
-            rank_places(
+            rank_positions(
                 rows, start=start, rank=rank, world_size=world_size, remainder="keep"
             ),
             worker=worker,

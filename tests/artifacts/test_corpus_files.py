@@ -127,7 +127,7 @@ def test_documents_that_were_written_anew_are_read_anew(documents):
 
 
 def test_columns_that_are_not_held_are_read_again(documents, monkeypatch):
-    monkeypatch.setattr(corpus_files, "_CACHED_BYTES", 0)
+    monkeypatch.setattr(corpus_files, "_MAX_CACHED_BYTES", 0)
     monkeypatch.setattr(corpus_files, "_cached_tables", {})
     assert corpus_files.source_ids(np.array([2, 0, 2]), documents).tolist() == [
         "c",
@@ -323,11 +323,9 @@ def test_ids_are_all_tokens_of_each_chunk(store):
 def test_a_chunk_that_was_never_tokenized_was_put_there_by_an_altered_file(
     store, chunk
 ):
-    with pytest.raises(
-        RunError,
-        match="chunk that is not in the corpus is used in a sequence but has no tokens.*nextlong verify",
-    ):
+    with pytest.raises(RunError) as error:
         store.counts(np.array([chunk]))
+    assert error.value.where == "a chunk that is not in the corpus"
 
 
 def test_a_store_travels_to_a_worker(store):

@@ -21,64 +21,66 @@ from numpy.typing import ArrayLike, NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.results import IngestFiles, chunk_files
-from nextlong.engine.step import (
-    Artifacts,
-)
+from nextlong.engine.step import Artifacts
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import Ints
 
 _Column = NDArray[Any]  # of a table, one value per row
 
 
-# To read one column of DOCUMENTS, so that the others stay compressed.
-_TEXTS = pa.ipc.IpcReadOptions(
-    included_fields=[schemas.DOCUMENTS.get_field_index("text")]
-)
+def _one_document_column(name: str) -> pa.ipc.IpcReadOptions:
+    """Return how to read one column of DOCUMENTS, so that the others stay compressed."""
+    field = schemas.DOCUMENTS.get_field_index(name)
+    return pa.ipc.IpcReadOptions(included_fields=[field])
 
 
-_HASHES = pa.ipc.IpcReadOptions(
-    included_fields=[schemas.DOCUMENTS.get_field_index("content_hash")]
-)
-
-
-_CACHED_BYTES = 1 << 25  # of DOCUMENTS columns cached per process
-
-
+_TEXTS = _one_document_column("text")
+_HASHES = _one_document_column("content_hash")
+_MAX_CACHED_BYTES = 1 << 25  # of DOCUMENTS columns, per process
 _cached_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
-
-
 _cached_bytes = 0
 
 
 def by_shard(ids: Ints) -> tuple[list[tuple[int, Ints]], Ints]:
-    """Return the distinct rows of `ids`, shape (n,), by shard, each sorted; and for each id its place among all these rows.
+    """Return the distinct rows of `ids`, shape (n,), by shard, each sorted.
 
-    So each shard is opened once: read the rows shard after shard, concatenate them, and index the result by the places.
+    And for each id its index among all these rows, so that each shard is opened once:
+    read the rows shard after shard, concatenate them, and take the result at the
+    indices.
     """
     # Sorting by id sorts by shard, then row.
     distinct, back = np.unique(ids, return_inverse=True)
-    shards, rows = schemas.shard_of(distinct), schemas.row_of(distinct)
-    firsts = np.flatnonzero(np.diff(shards, prepend=-1))
-    return [
-        (int(shards[first]), rows[first:last])
-        for first, last in pairwise([*firsts.tolist(), len(distinct)])
-    ], back
+    shards = schemas.shard_of(distinct)
+    rows = schemas.row_of(distinct)
+    firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
+    rows_by_shard = []
+    for first, last in pairwise([*firsts, len(distinct)]):
+        rows_by_shard.append((int(shards[first]), rows[first:last]))
+    return rows_by_shard, back
 
 
 def ranges(starts: Ints, sizes: Ints) -> Ints:
-    """Return the integers of the ranges [starts[i], starts[i] + sizes[i]), one range after the other."""
-    every: Ints = np.repeat(starts - np.cumsum(sizes) + sizes, sizes)
-    every += np.arange(len(every))
-    return every
+    """Return the integers of the ranges [starts[i], starts[i] + sizes[i]).
+
+    One range after the other.
+    """
+    # Where a range begins in the result, its first integer is starts[i].
+    begins = np.cumsum(sizes) - sizes
+    integers: Ints = np.repeat(starts - begins, sizes)
+    integers += np.arange(len(integers))
+    return integers
 
 
-def runs_within(sizes: ArrayLike, most: float) -> Iterator[tuple[int, int]]:
-    """Yield bounds [first, last) of consecutive runs of `sizes`, shape (n,), each with a sum of at most `most` or one element."""
-    ends, first = np.append(0, np.cumsum(sizes)), 0
+def runs_within(sizes: ArrayLike, max_sum: float) -> Iterator[tuple[int, int]]:
+    """Yield bounds [first, last) of consecutive runs of `sizes`, shape (n,).
+
+    Each has a sum of at most `max_sum`, or one element.
+    """
+    ends = np.append(0, np.cumsum(sizes))
+    first = 0
     while first < len(ends) - 1:
-        last = max(
-            first + 1, int(np.searchsorted(ends, ends[first] + most, side="right")) - 1
-        )
+        fitting = int(np.searchsorted(ends, ends[first] + max_sum, side="right")) - 1
+        last = max(first + 1, fitting)
         yield first, last
         first = last
 
@@ -88,34 +90,40 @@ def chunk_columns(
 ) -> list[Ints]:
     """Return the named CHUNKS columns of the given chunk ids."""
     shards, back = by_shard(ids)
-    tables = [
-        (_chunk_table(file_version(chunks[shard])), rows) for shard, rows in shards
-    ]
-    return [
-        np.concatenate([table[name][rows] for table, rows in tables])[back]
-        for name in names
-    ]
+    tables = []
+    for shard, rows in shards:
+        tables.append((_chunk_table(file_version(chunks[shard])), rows))
+    columns = []
+    for name in names:
+        of_shards = [table[name][rows] for table, rows in tables]
+        columns.append(np.concatenate(of_shards)[back])
+    return columns
 
 
 def documents_of(ids: Ints, chunks: Sequence[Path]) -> Ints:
     """Return the doc_id of each chunk, shape (n,)."""
-    return (
-        schemas.shard_of(ids) << schemas.SHARD_BITS
-        | chunk_columns(ids, chunks, ("doc_row",))[0]
-    )
+    (doc_rows,) = chunk_columns(ids, chunks, ("doc_row",))
+    return schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
 
 
 def chunk_names(
     ids: Ints, *, documents: Sequence[Path], chunks: Sequence[Path]
 ) -> list[tuple[str, int]]:
-    """Return a readable name for each chunk id: its document's `source_id` and its position in the document, from 1."""
+    """Return a readable name for each chunk id.
+
+    Its document's `source_id` and its position in the document, from 1.
+    """
     shards, back = by_shard(ids)
     ordinals = []
     for shard, rows in shards:
+        # The chunks of a document follow each other, so its first is the first row with
+        # its doc_row.
         doc_rows = _chunk_table(file_version(chunks[shard]))["doc_row"]
-        ordinals.append(rows - np.searchsorted(doc_rows, doc_rows[rows]) + 1)
-    names = source_ids(documents_of(ids, chunks), documents).tolist()
-    return list(zip(names, np.concatenate(ordinals)[back].tolist(), strict=True))
+        firsts = np.searchsorted(doc_rows, doc_rows[rows])
+        ordinals.append(rows - firsts + 1)
+    names = source_ids(documents_of(ids, chunks), documents)
+    ordinal_of_id = np.concatenate(ordinals)[back]
+    return list(zip(names.tolist(), ordinal_of_id.tolist(), strict=True))
 
 
 def chunk_chars(ids: Ints, chunks: Sequence[Path]) -> Ints:
@@ -132,46 +140,48 @@ def source_ids(doc_ids: Ints, documents: Sequence[Path]) -> NDArray[np.object_]:
 def document_columns(
     doc_ids: Ints, documents: Sequence[Path], names: Sequence[str]
 ) -> list[_Column]:
-    """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed.
+    """Return the named DOCUMENTS columns of the given documents.
 
-    `metadata` is JSON, or None for a document whose source has no metadata columns. The columns of the first shards stay in
-    memory, for callers that look up block after block.
+    Other columns are not even decompressed. `metadata` is JSON, or None for a document
+    whose source has no metadata columns.
+    """
+    shards, back = by_shard(doc_ids)
+    columns: list[list[_Column]] = [[] for _ in names]
+    for shard, rows in shards:
+        table = _document_table(file_version(documents[shard]), tuple(names))
+        taken = table.take(pa.array(rows))
+        for column, name in zip(columns, names, strict=True):
+            if name in taken.column_names:
+                column.append(taken.column(name).to_numpy())
+            else:
+                column.append(np.full(len(rows), None))
+    return [np.concatenate(of_shards)[back] for of_shards in columns]
+
+
+def _document_table(file: FileVersion, names: tuple[str, ...]) -> pa.Table:
+    """Return the named columns of a DOCUMENTS file, as far as it has them.
+
+    Those of the first shards stay in memory, for callers that look up block after block.
     """
     global _cached_bytes
-    shards, back = by_shard(doc_ids)
-    pieces: list[list[_Column]] = []
-    for shard, rows in shards:
-        key = (file_version(documents[shard]), tuple(names))
-        if (table := _cached_tables.get(key)) is None:
-            source = pa.memory_map(str(documents[shard]))
-            with pa.ipc.open_file(source) as reader:
-                fields = [
-                    place
-                    for place in map(reader.schema.get_field_index, names)
-                    if place >= 0
-                ]  # [] would be all
-            options = pa.ipc.IpcReadOptions(
-                included_fields=fields or [0], use_threads=False
-            )
-            with pa.ipc.open_file(source, options=options) as reader:
-                table = reader.read_all().combine_chunks()
-            if _cached_bytes + table.nbytes <= _CACHED_BYTES:
-                _cached_tables[key] = table
-                _cached_bytes += table.nbytes
-        taken, present = table.take(pa.array(rows)), table.column_names
-        absent = np.full(len(rows), None)
-        pieces.append(
-            [
-                taken.column(name).to_numpy() if name in present else absent
-                for name in names
-            ]
-        )
-    return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
+    if (file, names) in _cached_tables:
+        return _cached_tables[file, names]
+    source = pa.memory_map(str(file.path))
+    with pa.ipc.open_file(source) as reader:
+        positions = [reader.schema.get_field_index(name) for name in names]
+    present = [position for position in positions if position >= 0]
+    # An empty list would read all columns.
+    options = pa.ipc.IpcReadOptions(included_fields=present or [0], use_threads=False)
+    with pa.ipc.open_file(source, options=options) as reader:
+        table = reader.read_all().combine_chunks()
+    if _cached_bytes + table.nbytes <= _MAX_CACHED_BYTES:
+        _cached_tables[file, names] = table
+        _cached_bytes += table.nbytes
+    return table
 
 
-@lru_cache(
-    maxsize=1024
-)  # memory maps, which use neither memory nor a file descriptor; opening one takes 0.2 ms
+# Memory maps, which use neither memory nor a file descriptor; opening one takes 0.2 ms.
+@lru_cache(maxsize=1024)
 def _chunk_table(chunks: FileVersion) -> dict[str, _Column]:
     return read_chunks(chunks.path)
 
@@ -194,10 +204,10 @@ def file_version(path: Path) -> FileVersion:
 def array_rows(ids: Ints, paths: Sequence[Path]) -> NDArray[Any]:
     """Return the rows of ids (n,) from memory-mapped arrays, one file per shard."""
     shards, back = by_shard(ids)
-    pieces = [
-        opened(paths[shard])[rows]
-        for shard, rows in shards or [(0, np.empty(0, np.int64))]
-    ]
+    if not shards:
+        # Without ids, the first file says which dtype and width the rows have.
+        return opened(paths[0])[:0]
+    pieces = [opened(paths[shard])[rows] for shard, rows in shards]
     return np.concatenate(pieces)[back]
 
 
@@ -206,25 +216,32 @@ def vectors(ids: Ints, paths: Sequence[Path]) -> NDArray[np.float32]:
     return array_rows(ids, paths).astype(np.float32)
 
 
-class _ChunkTexts(NamedTuple):
-    """The n chunks of one record batch of documents, in row order."""
+class ChunkTexts(NamedTuple):
+    """The n chunks of one record batch of documents, in row order.
 
-    rows: Ints  # (n,) chunk rows within the shard
-    doc_rows: Ints  # (n,) document rows within the shard
+    `rows` and `doc_rows` (n,) are rows within the shard; `begins` says whether each
+    chunk begins its document.
+    """
+
+    rows: Ints
+    doc_rows: Ints
     texts: list[str]
-    begins: list[bool]  # whether each chunk begins its document
+    begins: list[bool]
 
 
 def iter_chunk_texts(
     documents: Path, chunks: Path, rows: Ints | None = None
-) -> Iterator[_ChunkTexts]:
-    """Stream the texts of a shard's chunks, or of the given sorted chunk rows, by record batches of documents."""
+) -> Iterator[ChunkTexts]:
+    """Stream the texts of a shard's chunks by record batches of documents.
+
+    Of all chunks, or of the given sorted chunk rows.
+    """
     table = read_chunks(chunks)
-    doc_row_of = table["doc_row"]
-    selected = np.arange(len(doc_row_of)) if rows is None else rows
-    docs_of_selected = doc_row_of[selected]
+    selected = np.arange(len(table["doc_row"])) if rows is None else rows
+    docs_of_selected = table["doc_row"][selected]
     first_doc = 0
-    # The row counts come from one narrow column, so that the texts of batches without selected chunks stay compressed.
+    # The row counts come from one narrow column, so that the texts of batches without
+    # selected chunks stay compressed.
     source = pa.memory_map(str(documents))
     with (
         pa.ipc.open_file(source, options=_TEXTS) as reader,
@@ -234,33 +251,48 @@ def iter_chunk_texts(
             last_doc = first_doc + counter.get_batch(number).num_rows
             low, high = np.searchsorted(docs_of_selected, [first_doc, last_doc])
             if low < high:
-                batch, these, doc_rows = (
+                yield _texts_of_batch(
                     reader.get_batch(number),
+                    table,
                     selected[low:high],
-                    docs_of_selected[low:high],
+                    first_doc=first_doc,
                 )
-                # (n,) the document of each chunk; only documents with selected chunks become Python strings
-                distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
-                column = batch.column("text")
-                docs = (
-                    column.take(pa.array(distinct))
-                    if len(distinct) < batch.num_rows
-                    else column
-                ).to_pylist()
-                starts = table["start"][these].tolist()
-                bounds = zip(
-                    which.tolist(), starts, table["end"][these].tolist(), strict=True
-                )
-                texts = [docs[doc][start:end] for doc, start, end in bounds]
-                begins = [start == 0 for start in starts]
-                yield _ChunkTexts(these, doc_rows.astype(np.int64), texts, begins)
             first_doc = last_doc
+
+
+def _texts_of_batch(
+    batch: pa.RecordBatch, table: dict[str, _Column], rows: Ints, *, first_doc: int
+) -> ChunkTexts:
+    """Return the texts of some chunk rows, all of documents of a record batch.
+
+    `table` is that of all chunks, `first_doc` the row of the batch's first document.
+    """
+    doc_rows = table["doc_row"][rows]
+    # (n,) the document of each chunk among the distinct ones; only documents with
+    # selected chunks become Python strings.
+    distinct, document = np.unique(doc_rows - first_doc, return_inverse=True)
+    column = batch.column("text")
+    if len(distinct) < batch.num_rows:
+        column = column.take(pa.array(distinct))
+    docs = column.to_pylist()
+    starts = table["start"][rows].tolist()
+    ends = table["end"][rows].tolist()
+    texts = [
+        docs[index][start:end]
+        for index, start, end in zip(document.tolist(), starts, ends, strict=True)
+    ]
+    return ChunkTexts(
+        rows=rows,
+        doc_rows=doc_rows.astype(np.int64),
+        texts=texts,
+        begins=[start == 0 for start in starts],
+    )
 
 
 def record_batches(
     path: Path, *, options: pa.ipc.IpcReadOptions | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the record batches of an Arrow file, each with the number of rows before it."""
+    """Yield the record batches of an Arrow file, each with the rows before it."""
     first = 0
     with pa.ipc.open_file(pa.memory_map(str(path)), options=options) as reader:
         for number in range(reader.num_record_batches):
@@ -270,54 +302,52 @@ def record_batches(
 
 
 def read_content_hashes(documents: Path) -> NDArray[np.uint64]:
-    """Return the content hash of each document of a shard, shape (documents,); its texts stay compressed."""
-    batches = (
-        batch.column(0).to_numpy()
-        for _, batch in record_batches(documents, options=_HASHES)
-    )
-    return np.concatenate([np.empty(0, np.uint64), *batches])
+    """Return the content hash of each document of a shard, shape (documents,).
+
+    Its texts stay compressed.
+    """
+    hashes = [np.empty(0, np.uint64)]
+    for _, batch in record_batches(documents, options=_HASHES):
+        hashes.append(batch.column(0).to_numpy())
+    return np.concatenate(hashes)
 
 
 def sample_texts(
     documents: Sequence[Path], chunks: Sequence[Path], *, fraction: float, seed: int
 ) -> list[str]:
-    """Return the texts of about this fraction of the chunks of all shards, sampled and ordered by keyed hash."""
-    keys: list[NDArray[np.uint64]] = []
+    """Return the texts of about this fraction of the chunks of all shards.
+
+    They are sampled and ordered by keyed hash.
+    """
+    keys: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
     texts: list[str] = []
     for documents_path, chunks_path in zip(documents, chunks, strict=True):
-        key_of_row = chunk_keys(
+        keys_of_shard = chunk_keys(
             documents_path, chunks_path, seed=seed, stage="embed.fit"
         )
-        rows = (
-            np.flatnonzero(key_of_row < threshold_for(fraction))
-            if fraction < 1
-            else np.arange(len(key_of_row))
-        )
-        keys.append(key_of_row[rows])
+        rows = np.arange(len(keys_of_shard))
+        if fraction < 1:
+            rows = np.flatnonzero(keys_of_shard < threshold_for(fraction))
+        keys.append(keys_of_shard[rows])
         for batch in iter_chunk_texts(documents_path, chunks_path, rows):
             texts += batch.texts
-    return [
-        texts[place]
-        for place in np.argsort(
-            np.concatenate([np.empty(0, np.uint64), *keys]), kind="stable"
-        )
-    ]
+    order = np.argsort(np.concatenate(keys), kind="stable")
+    return [texts[index] for index in order]
 
 
 def chunk_keys(
     documents: Path, chunks: Path, *, seed: int, stage: str
 ) -> NDArray[np.uint64]:
-    """Return a random key for each chunk, shape (rows,), from its document's content and its position there, never its shard."""
+    """Return a random key for each chunk, shape (rows,).
+
+    From its document's content and its position there, never from its shard.
+    """
     doc_rows = read_chunks(chunks)["doc_row"]
     content_hashes = read_content_hashes(documents)[doc_rows]
-    numbers = (np.arange(len(doc_rows)) - np.searchsorted(doc_rows, doc_rows)).astype(
-        np.uint64
-    )
-    return keyed_hash(
-        content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number"),
-        seed=seed,
-        stage=stage,
-    )
+    firsts = np.searchsorted(doc_rows, doc_rows)
+    positions = (np.arange(len(doc_rows)) - firsts).astype(np.uint64)
+    position_hashes = keyed_hash(positions, seed=seed, stage="embed.number")
+    return keyed_hash(content_hashes ^ position_hashes, seed=seed, stage=stage)
 
 
 def read_chunks(
@@ -335,23 +365,26 @@ def count_chunks(chunks: Path) -> int:
 
 
 def write_header(sink: BinaryIO, dtype: np.dtype[Any], *shape: int) -> None:
-    """Write the header of a `.npy`; its size does not depend on the numbers, so it can be overwritten at the end."""
-    np.lib.format.write_array_header_1_0(
-        sink, {"descr": dtype.str, "fortran_order": False, "shape": shape}
-    )
+    """Write the header of a `.npy`.
+
+    Its size does not depend on the numbers, so it can be overwritten at the end.
+    """
+    header = {"descr": dtype.str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(sink, header)
 
 
 def opened(path: Path) -> NDArray[Any]:
-    """Memory-map a `.npy` file read-only, in a twentieth of the time of `np.load` if the file was opened before.
+    """Memory-map a `.npy` file read-only.
 
-    Only headers are cached; the map, its memory and its file are released with the array.
+    In a twentieth of the time of `np.load` if the file was opened before. Only headers
+    are cached; the map, its memory and its file are released with the array.
     """
     dtype, shape, start = _header(file_version(path))
     if not all(shape):
         return np.empty(shape, dtype)
     with path.open("rb") as file:
-        held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(held, dtype, offset=start).reshape(shape)
+        memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return np.frombuffer(memory, dtype, offset=start).reshape(shape)
 
 
 @lru_cache(maxsize=4096)
@@ -364,22 +397,23 @@ def _header(file: FileVersion) -> tuple[np.dtype[Any], tuple[int, ...], int]:
 
 @dataclass(frozen=True)
 class CorpusFiles:
-    """The files of the text: DOCUMENTS and CHUNKS, one file per shard, in shard order."""
+    """The files of the text: DOCUMENTS and CHUNKS, one per shard, in shard order."""
 
     documents: Sequence[Path]
     chunks: Sequence[Path]
 
     def texts(self, chunk_ids: Ints) -> NDArray[np.object_]:
+        """Return the text of each chunk, shape (n,)."""
         shards, back = by_shard(chunk_ids)
         texts: list[str] = []
         for shard, rows in shards:
-            for batch in iter_chunk_texts(
-                self.documents[shard], self.chunks[shard], rows
-            ):
+            batches = iter_chunk_texts(self.documents[shard], self.chunks[shard], rows)
+            for batch in batches:
                 texts += batch.texts
         return np.array(texts, object)[back]
 
     def text(self, chunk_id: int) -> str:
+        """Return the text of one chunk."""
         return str(self.texts(np.array([chunk_id]))[0])
 
     def begins(self, chunk_ids: Ints) -> NDArray[np.bool_]:
@@ -389,6 +423,7 @@ class CorpusFiles:
 
 
 def corpus(done: Artifacts) -> CorpusFiles:
+    """Return the files of the text of a run."""
     return CorpusFiles(
         documents=IngestFiles.of(done).documents,
         chunks=chunk_files(done).chunks,

@@ -27,11 +27,15 @@ _Examples = tuple[tuple[int, int, int], ...]
 
 
 class IngestResult(TaskResult):
-    """Documents and rejects of one task, which writes `shards` files; `example` describes the first reject, if any.
+    """Documents and rejects of one task, which writes `shards` files.
 
-    `input_hashes` are the hashes of the files whose first part the task read, in order. `metadata_values` counts the documents
-    with a value in each metadata column, `without_id` those without the id that the source names. `filter_examples` are ids and
-    first characters of documents that the source's filter removed.
+    `example` describes the first reject, if any. `input_hashes` are the hashes of the
+    files whose first part the task read, in order, None for a remote file.
+    `metadata_values` counts the documents with a value in each metadata column,
+    `without_id` those without the id that the source names. `filter_examples` are ids
+    and first characters of documents that the source's filter removed; `excluded` were
+    removed by `ingest.exclude`. `skipped` counts records that are no documents by their
+    kind, by reason, and `skipped_examples` has the file:line of one.
     """
 
     documents: int
@@ -41,14 +45,13 @@ class IngestResult(TaskResult):
     reject_reasons: dict[str, int]
     example: str
     shards: int
-    input_hashes: tuple[str | None, ...] = ()  # None for a remote file
+    input_hashes: tuple[str | None, ...] = ()
     filtered_out: int = 0
     filter_examples: tuple[tuple[str, str], ...] = ()
     metadata_values: Mapping[str, int] = {}
     without_id: int = 0
-    excluded: int = 0  # by ingest.exclude
+    excluded: int = 0
     excluded_examples: tuple[tuple[str, str], ...] = ()
-    # Records that are no documents by their kind, by reason: how many, and file:line of one.
     skipped: Mapping[str, int] = {}
     skipped_examples: Mapping[str, str] = {}
 
@@ -85,30 +88,38 @@ class ChunkFiles(StepFiles):
 
 
 class ExecutionResult(TaskResult):
-    """How an encoder model runs, and the width of its vectors."""
+    """How an encoder model runs, and the width of its vectors.
+
+    `chunks_per_second` is that of one task.
+    """
 
     device: str
     dtype: str
     threads: int
     call_chunks: int
     task_chunks: int
-    chunks_per_second: float  # of one task
+    chunks_per_second: float
     dimensions: int
 
     @property
     def chunks_at_once(self) -> int:
-        """Chunks that the model gets in one call: a GPU gets a whole slice, sorted by length."""
+        """Chunks that the model gets in one call.
+
+        A GPU gets a whole slice, sorted by length.
+        """
         return self.task_chunks if self.device == "cuda" else self.call_chunks
 
 
 class DraftResult(TaskResult):
     """Drafts of one task, and dropped documents by reason.
 
-    `limited` is True if more drafts are possible; `starved` counts drafts given up for lack of neighbours. `near_duplicates`
-    and `repeated_passages` count negatives filtered out of extended drafts, None if they are allowed.
-    `near_duplicate_documents` and `unshared_keywords` (documents without a keyword in common with others) count documents that
-    a method of whole documents filters out. `dropped_examples` holds a document's first chunk, chunks and tokens;
-    `near_duplicate_examples` a chunk, and the first chunk and number of chunks of the text that it repeats.
+    `limited` is True if more drafts are possible; `starved` counts drafts given up for
+    lack of neighbours. `near_duplicates` and `repeated_passages` count negatives filtered
+    out of extended drafts, None if they are allowed. `near_duplicate_documents` and
+    `unshared_keywords` (documents without a keyword in common with others) count
+    documents that a method of whole documents filters out. `dropped_examples` holds a
+    document's first chunk, chunks and tokens; `near_duplicate_examples` a chunk, and the
+    first chunk and number of chunks of the text that it repeats.
     """
 
     drafts: int
@@ -155,10 +166,13 @@ class TokensFiles(StepFiles):
 
 
 class TokenizerResult(TaskResult):
-    """Characters per token (E), configured or measured on `measured_chunks` chunks, and the ids that composing needs.
+    """Characters per token (E), and the ids that composing needs.
 
-    `vocab_size` is the highest id plus one; `separator_ids` are the separator's. `lost_share` is the fraction of the text that
-    decoding does not restore.
+    `chars_per_token` is configured, or measured on `measured_chunks` chunks. `vocab_size`
+    is the highest id plus one; `separator_ids` are the separator's; `special_texts` are
+    the decoded separator, bos and eos. `lost_share` is the fraction of the text that
+    decoding does not restore. `ordinary` are the keys, bos and eos, that name an ordinary
+    token rather than a special one.
     """
 
     chars_per_token: float
@@ -167,11 +181,9 @@ class TokenizerResult(TaskResult):
     bos_id: int | None
     eos_id: int | None
     separator_ids: tuple[int, ...]
-    special_texts: tuple[str, str, str]  # decoded separator, bos and eos
+    special_texts: tuple[str, str, str]
     lost_share: float = 0.0
-    ordinary: tuple[
-        str, ...
-    ] = ()  # the keys, bos and eos, that name an ordinary token rather than a special one
+    ordinary: tuple[str, ...] = ()
 
 
 class TokenizerFiles(StepFiles):
@@ -183,7 +195,10 @@ class TokenizerFiles(StepFiles):
 
 
 class ComposeResult(TaskResult):
-    """Sequences in total and by file, dropped drafts by reason, and the length of the longest draft that was too short."""
+    """Sequences in total and by file, and dropped drafts by reason.
+
+    `longest_dropped_tokens` is the length of the longest draft that was too short.
+    """
 
     sequences: int
     sequences_per_file: tuple[int, ...]
@@ -201,14 +216,20 @@ class ComposeFiles(StepFiles):
 
 
 class ShardResult(TaskResult):
-    """Rows of one exported file; `tokens` only if the format adds tokens to those of its rows."""
+    """Rows of one exported file.
+
+    `tokens` only if the format adds tokens to those of its rows.
+    """
 
     rows: int
     tokens: int | None = None
 
 
 def chunks_of(done: Artifacts) -> Artifact:
-    """Return the step whose CHUNKS all later steps read: after decontamination, if there is any."""
+    """Return the step whose CHUNKS all later steps read.
+
+    Decontamination, if there is any.
+    """
     return done["decontaminate"] if "decontaminate" in done else done["chunk"]
 
 
@@ -218,17 +239,15 @@ def chunk_files(done: Artifacts) -> ChunkFiles:
 
 
 def sequences_per_part(sequences: int | Literal["all"], compose: Artifact) -> list[int]:
-    """Return how many sequences of each SEQUENCES file belong to the data set: the first `sequences` in draft order."""
-    ends = np.cumsum(
-        [
-            0,
-            *(
-                count
-                for part in compose.results(ComposeResult)
-                for count in part.sequences_per_file
-            ),
-        ]
-    )
-    return list(
-        map(int, np.diff(ends if sequences == "all" else np.minimum(ends, sequences)))
-    )
+    """Return how many sequences of each SEQUENCES file belong to the data set.
+
+    They are the first `sequences` in draft order.
+    """
+    counts = [0]
+    for part in compose.results(ComposeResult):
+        counts += part.sequences_per_file
+    ends = np.cumsum(counts)
+    if sequences != "all":
+        ends = np.minimum(ends, sequences)
+    per_file: list[int] = np.diff(ends).tolist()
+    return per_file

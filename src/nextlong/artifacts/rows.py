@@ -25,24 +25,32 @@ from nextlong.artifacts.sequence_files import SHARDS_KEPT, SequenceFiles
 from nextlong.rng import keyed_hash
 from nextlong.schemas import Ints
 
-# Tokens [first, last) of a row came from one chunk, or are a separator or special tokens; `role` numbers schemas.ROLES.
-_NAMES = ("sequence", "chunk_id", "role", "group", "first", "last")
-
-
+# Tokens [first, last) of a row came from one chunk, or are a separator or special
+# tokens; `role` numbers schemas.ROLES.
 SPANS: Final = np.dtype(
-    list(zip(_NAMES, ("i4", "i8", "i1", "i4", "i8", "i8"), strict=True))
+    [
+        ("sequence", "i4"),
+        ("chunk_id", "i8"),
+        ("role", "i1"),
+        ("group", "i4"),
+        ("first", "i8"),
+        ("last", "i8"),
+    ]
 )
 
 
 class Rows:
-    """Random access to rows: row i holds the sequences index[offsets[i]:offsets[i + 1]]; the `run` of a SEQUENCE_INDEX row is
-    its source.
+    """Random access to rows: row i holds the sequences index[offsets[i]:offsets[i + 1]].
+
+    The `run` of a SEQUENCE_INDEX row is its source.
     """
 
     def __init__(
         self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: Ints
     ) -> None:
-        self._sources, self.index, self._offsets = list(sources), index, offsets
+        self.index = index
+        self._sources = list(sources)
+        self._offsets = offsets
         self._open: dict[tuple[int, int], pa.RecordBatchFileReader] = {}
 
     def __len__(self) -> int:
@@ -62,29 +70,27 @@ class Rows:
 
     @property
     def longest(self) -> int:
+        """Tokens of the longest sequence."""
         return int(self.index["length"].max())
 
     def lengths(self, row: int) -> Ints:
-        return self.index["length"][self._offsets[row] : self._offsets[row + 1]]
+        """Return the tokens of each sequence of a row."""
+        return self._index_of(row)["length"]
 
     def copy_into(self, target: Ints, row: int) -> None:
         """Write the token ids of a row, shape (tokens of the row,), to `target`."""
         for source, batch, first, last in self._sequences(row):
-            names = ("chunk_id", "role", "token_start", "token_end")
-            chunk_ids, roles, starts, ends = (
-                batch.column(name).values.to_numpy() for name in names
-            )
-            is_chunk, lengths, ids = (
-                chunk_ids != schemas.NO_CHUNK,
-                ends - starts,
-                target[first:last],
-            )
-            named = chunk_ids[is_chunk]
-            firsts, _ = source.tokens.bounds(named)
+            chunk_ids = batch.column("chunk_id").values.to_numpy()
+            roles = batch.column("role").values.to_numpy()
+            starts = batch.column("token_start").values.to_numpy()
+            lengths = batch.column("token_end").values.to_numpy() - starts
+            is_chunk = chunk_ids != schemas.NO_CHUNK
+            first_tokens, _ = source.tokens.bounds(chunk_ids[is_chunk])
+            ids = target[first:last]
             source.tokens.copy_into(
                 ids,
-                chunk_ids=named,
-                starts=firsts,
+                chunk_ids=chunk_ids[is_chunk],
+                starts=first_tokens,
                 at=starts[is_chunk],
                 lengths=lengths[is_chunk],
             )
@@ -103,31 +109,38 @@ class Rows:
             spans.append(columns)
         return np.concatenate(spans)
 
+    def _index_of(self, row: int) -> NDArray[Any]:
+        """Return the SEQUENCE_INDEX of the sequences of a row."""
+        return self.index[self._offsets[row] : self._offsets[row + 1]]
+
     def _sequences(
         self, row: int
     ) -> Iterator[tuple[SequenceFiles, pa.RecordBatch, int, int]]:
-        """Yield the run, the SEQUENCES batch and the tokens [first, last) in the row of each sequence of a row."""
+        """Yield the sequences of a row.
+
+        Of each, the run, the SEQUENCES batch, and its tokens [first, last) in the row.
+        """
         first = 0
-        for run, part, place, length, _ in self.index[
-            self._offsets[row] : self._offsets[row + 1]
-        ].tolist():
-            if (run, part) not in self._open:
-                if len(self._open) >= SHARDS_KEPT:
-                    self._open.clear()
-                self._open[run, part] = pa.ipc.open_file(
-                    pa.memory_map(str(self._sources[run].sequences[part]))
-                )
-            yield (
-                self._sources[run],
-                self._open[run, part].get_batch(place),
-                first,
-                first + length,
-            )
+        for run, part, number, length, _ in self._index_of(row).tolist():
+            reader = self._reader(run, part)
+            yield self._sources[run], reader.get_batch(number), first, first + length
             first += length
+
+    def _reader(self, run: int, part: int) -> pa.RecordBatchFileReader:
+        """Return the opened SEQUENCES file of a run; a process keeps some open."""
+        if (run, part) not in self._open:
+            if len(self._open) >= SHARDS_KEPT:
+                self._open.clear()
+            source = pa.memory_map(str(self._sources[run].sequences[part]))
+            self._open[run, part] = pa.ipc.open_file(source)
+        return self._open[run, part]
 
 
 def original_lengths(lengths: Ints, spans: NDArray[Any]) -> Ints:
-    """Return the length of each original document of a row, from its `spans` (SPANS); an extended sequence is one document."""
+    """Return the length of each original document of a row, from its `spans` (SPANS).
+
+    An extended sequence is one document.
+    """
     starts = document_starts(
         lengths, roles=spans["role"], groups=spans["group"], starts=spans["first"]
     )
@@ -135,28 +148,29 @@ def original_lengths(lengths: Ints, spans: NDArray[Any]) -> Ints:
 
 
 Order = Literal["shuffled", "arranged"]
-
-
 Remainder = Literal["keep", "drop", "repeat"]
 
 
 def epoch_order(rows: int, *, order: Order, seed: int, epoch: int) -> Ints:
-    """Return the row numbers of an epoch, shape (rows,): as arranged, or shuffled by their keyed hash."""
+    """Return the row numbers of an epoch, shape (rows,).
+
+    As arranged, or shuffled by their keyed hash.
+    """
     numbers = np.arange(rows)
     if order == "arranged":
         return numbers
-    return np.argsort(
-        keyed_hash(numbers.astype(np.uint64), seed=seed, stage=f"epoch {epoch}")
-    )
+    keys = keyed_hash(numbers.astype(np.uint64), seed=seed, stage=f"epoch {epoch}")
+    return np.argsort(keys)
 
 
-def rank_places(
+def rank_positions(
     rows: int, *, start: int, rank: int, world_size: int, remainder: Remainder
 ) -> Ints:
-    """Return the places in the epoch's order that a rank reads after all ranks have read `start` rows: every world_size-th.
+    """Return the positions in the epoch's order that a rank reads: every world_size-th.
 
-    If the rows do not divide evenly among the ranks, the rest is kept (the first ranks read one more), dropped, or filled up
-    with the first rows of the epoch, so that all ranks read the same number.
+    All ranks together have read `start` rows. If the rows do not divide evenly among the
+    ranks, the rest is kept (the first ranks read one more), dropped, or filled up with
+    the first rows of the epoch, so that all ranks read the same number.
     """
     left = rows - start
     if remainder == "drop":
@@ -166,9 +180,11 @@ def rank_places(
     return np.arange(start + rank, start + left, world_size) % max(1, rows)
 
 
-def worker_part(places: Ints, *, worker: int, workers: int, batch_size: int) -> Ints:
-    """Return the places of a rank that one of its workers reads: every `workers`-th batch.
+def worker_part(positions: Ints, *, worker: int, workers: int, batch_size: int) -> Ints:
+    """Return the positions of a rank that one of its workers reads.
 
-    A DataLoader takes batches from its workers in turn, so the batches are in order for any number of workers.
+    Every `workers`-th batch: a DataLoader takes batches from its workers in turn, so the
+    batches are in order for any number of workers.
     """
-    return np.compress(np.arange(len(places)) // batch_size % workers == worker, places)
+    batches = np.arange(len(positions)) // batch_size
+    return positions[batches % workers == worker]

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-# A shard has three memory-mapped files, each of which stays open: use a quarter of the allowed open files for both stores.
+# A shard has three memory-mapped files, each of which stays open: use a quarter of the
+# allowed open files for both stores.
 SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 12))
 
 
@@ -58,19 +59,20 @@ class _TokenShard(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class TokenStore:
-    """The tokens of all chunks that drafts refer to, by chunk id, in one file of each kind per shard, in shard order.
+    """The tokens of all chunks that drafts refer to, by chunk id.
 
-    The TOKENS of a shard are three memory-mapped arrays: `rows` (n,), the sorted chunk rows that were tokenized, `offsets` (n +
-    1,) and `ids`; chunk row `rows[i]` has the tokens `ids[offsets[i]:offsets[i + 1]]`. A process keeps its maps from task to
-    task: opening and faulting them again took a third of the look-up time of an export.
+    `tokens` are the files of rows, of offsets and of ids, one of each kind per shard, in
+    shard order. They are memory-mapped arrays: `rows` (n,), the sorted chunk rows that
+    were tokenized, `offsets` (n + 1,) and `ids`; chunk row `rows[i]` has the tokens
+    `ids[offsets[i]:offsets[i + 1]]`. `documents` and `chunks` are used only to name a
+    chunk in an error.
+
+    A process keeps its maps from task to task: opening and faulting them again took a
+    third of the look-up time of an export.
     """
 
-    tokens: tuple[
-        Sequence[Path], Sequence[Path], Sequence[Path]
-    ]  # the files of rows, of offsets and of ids
-    documents: Sequence[
-        Path
-    ] = ()  # used, with `chunks`, only to name a chunk in an error
+    tokens: tuple[Sequence[Path], Sequence[Path], Sequence[Path]]
+    documents: Sequence[Path] = ()
     chunks: Sequence[Path] = ()
 
     def counts(self, chunk_ids: Ints) -> Ints:
@@ -79,22 +81,25 @@ class TokenStore:
         return stops - starts
 
     def bounds(self, chunk_ids: Ints) -> tuple[Ints, Ints]:
-        """Return where the tokens of each chunk start and stop in the ids of its shard, shape (n,) each."""
+        """Return where the tokens of each chunk start and stop, shape (n,) each.
+
+        In the ids of its shard.
+        """
         shards, back = by_shard(chunk_ids)
-        starts, stops = [], []
-        for number, selected in shards:
+        starts = []
+        stops = []
+        for number, rows in shards:
             if number >= len(self.tokens[0]):
-                raise self._not_tokenized(schemas.pack_ids(number, selected)[0])
+                raise self._not_tokenized(schemas.pack_ids(number, rows[:1])[0])
             shard = self._shard(number)
-            places = np.searchsorted(shard.rows, selected)
-            if places[-1] == len(shard.rows) or (shard.rows[places] != selected).any():
-                raise self._not_tokenized(
-                    schemas.pack_ids(number, selected)[~np.isin(selected, shard.rows)][
-                        0
-                    ]
-                )
-            starts.append(shard.offsets[places])
-            stops.append(shard.offsets[places + 1])
+            # The rows are sorted, so only the last one can lie behind all others.
+            indices = np.searchsorted(shard.rows, rows)
+            is_behind = indices[-1] == len(shard.rows)
+            if is_behind or (shard.rows[indices] != rows).any():
+                missing = rows[~np.isin(rows, shard.rows)]
+                raise self._not_tokenized(schemas.pack_ids(number, missing)[0])
+            starts.append(shard.offsets[indices])
+            stops.append(shard.offsets[indices + 1])
         return np.concatenate(starts)[back], np.concatenate(stops)[back]
 
     def copy_into(
@@ -106,7 +111,10 @@ class TokenStore:
         at: Ints,
         lengths: Ints,
     ) -> None:
-        """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are those of `bounds`."""
+        """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`.
+
+        `starts` are those of `bounds`.
+        """
         # One shard after the other: a block of sequences may refer to more shards than a
         # process may have open files.
         shards = schemas.shard_of(chunk_ids)
@@ -117,18 +125,21 @@ class TokenStore:
         into: Any = target.data if is_same_type else target
         shard_before = -1
         ids: Any = None
-        for shard, start, place, length in zip(*columns, strict=True):
+        for shard, start, position, length in zip(*columns, strict=True):
             if shard != shard_before:
                 shard_before = shard
                 ids = self._shard(shard).ids.view(np.int32)
                 if is_same_type:
                     ids = ids.data
-            into[place : place + length] = ids[start : start + length]
+            into[position : position + length] = ids[start : start + length]
 
     def ids(
         self, chunk_ids: Ints, *, starts: Ints, stops: Ints
     ) -> tuple[NDArray[np.int32], Ints]:
-        """Return the ids of all chunks, concatenated, and their offsets, shape (n + 1,), given the chunks' `bounds`."""
+        """Return the ids of all chunks, concatenated, and their offsets, shape (n + 1,).
+
+        `starts` and `stops` are the chunks' `bounds`.
+        """
         lengths = stops - starts
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         ids = np.empty(offsets[-1], np.int32)
@@ -148,15 +159,38 @@ class TokenStore:
             name = f"{document} · chunk {ordinal}"
         except IndexError:
             name = "a chunk that is not in the corpus"
-        why = "is used in a sequence but has no tokens: a file of the run was altered"
-        return RunError(f"{name} {why}; run `nextlong verify RUN` to find the file")
+        return RunError(
+            where=name,
+            problem=(
+                "it is used in a sequence but has no tokens, because a file of the run "
+                "was altered"
+            ),
+            fix="run `nextlong verify RUN` to find the file",
+        )
 
 
 @lru_cache(maxsize=SHARDS_KEPT)
-def _open(*files: FileVersion) -> _TokenShard:
+def _open(rows: FileVersion, offsets: FileVersion, ids: FileVersion) -> _TokenShard:
     """Memory-map the rows, offsets and ids of a shard."""
     return _TokenShard(
-        *(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files)
+        rows=_mapped(rows),
+        offsets=_mapped(offsets),
+        ids=_mapped(ids),
+    )
+
+
+def _mapped(file: FileVersion) -> NDArray[Any]:
+    return np.load(file.path, mmap_mode="r").view(np.ndarray)
+
+
+def token_store(done: Artifacts) -> TokenStore:
+    """Return the tokens of the chunks that the drafts of a run refer to."""
+    text = corpus(done)
+    tokens = TokensFiles.of(done)
+    return TokenStore(
+        tokens=(ReferencedChunksFiles.of(done).rows, tokens.offsets, tokens.ids),
+        documents=text.documents,
+        chunks=text.chunks,
     )
 
 
@@ -181,23 +215,41 @@ class SpecialIds:
         starts: Ints,
         lengths: Ints,
     ) -> None:
-        """Write the first `lengths[j]` ids of each span's role to `target[starts[j]:]`; spans of chunks are skipped."""
-        for role, ids in {
+        """Write the first `lengths[j]` ids of each span's role to `target[starts[j]:]`.
+
+        Spans of chunks are skipped.
+        """
+        ids_by_role = {
             schemas.SEPARATOR: self.separator,
             schemas.BOS: self.bos,
             schemas.EOS: self.eos,
-        }.items():
+        }
+        for role, ids in ids_by_role.items():
             spans = np.flatnonzero(roles == role)
-            for number, token in enumerate(ids):
-                target[starts[spans[lengths[spans] > number]] + number] = token
+            for number, token_id in enumerate(ids):
+                long_enough = spans[lengths[spans] > number]
+                target[starts[long_enough] + number] = token_id
+
+
+def special_ids(done: Artifacts) -> SpecialIds:
+    """Return the ids that a finished run inserts between chunks."""
+    tokenizer = done["tokenizer"].result(TokenizerResult)
+    return SpecialIds(
+        separator=tokenizer.separator_ids,
+        bos=() if tokenizer.bos_id is None else (tokenizer.bos_id,),
+        eos=() if tokenizer.eos_id is None else (tokenizer.eos_id,),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceFiles:
-    """The SEQUENCES files of a finished run, how many sequences of each belong to the data set, and the files they refer to.
+    """The SEQUENCES files of a finished run, and the files that they refer to.
 
-    CHUNKS and hashes have one file per shard. Runs whose chunk ids mean the same chunks have the same `corpus_id`.
-    `special_texts` maps roles to the text of separators and special tokens.
+    `take` says how many sequences of each file belong to the data set. CHUNKS and hashes
+    have one file per shard. Runs whose chunk ids mean the same chunks have the same
+    `corpus_id`. `special_texts` maps roles to the text of separators and special tokens.
+    The characters of a cut chunk are computed from `token_chars` (TOKEN_CHARS).
+
     `fingerprint` is that of the step `compose`: it covers the texts, the tokenizer and
     every setting that the token ids depend on.
     """
@@ -212,13 +264,14 @@ class SequenceFiles:
     special: SpecialIds
     special_texts: dict[int, str]
     tokenizer: Path
-    token_chars: (
-        Path  # TOKEN_CHARS, from which the characters of a cut chunk are computed
-    )
+    token_chars: Path
 
     @classmethod
     def of(cls, done: Artifacts, take: Sequence[int]) -> SequenceFiles:
-        """Return the files of finished steps; the first `take[i]` sequences of SEQUENCES file i are the data set."""
+        """Return the files of finished steps.
+
+        The first `take[i]` sequences of SEQUENCES file i are the data set.
+        """
         tokenizer = TokenizerFiles.of(done)
         special_texts = done["tokenizer"].result(TokenizerResult).special_texts
         roles = (schemas.SEPARATOR, schemas.BOS, schemas.EOS)
@@ -237,43 +290,46 @@ class SequenceFiles:
         )
 
     def read_index(self, *, run: int = 0) -> NDArray[Any]:
-        """Return the SEQUENCE_INDEX of the run in draft order; `run` is its number among several runs."""
-        rows = [
-            (
-                run,
-                part,
-                place,
-                batch.column("token_end").values[-1].as_py(),
-                batch.column("key")[0].as_py(),
-            )
-            for part, place, batch in self._batches()
-        ]
+        """Return the SEQUENCE_INDEX of the run in draft order.
+
+        `run` is its number among several runs.
+        """
+        rows = []
+        for part, number, batch in self._batches():
+            length = batch.column("token_end").values[-1].as_py()
+            key = batch.column("key")[0].as_py()
+            rows.append((run, part, number, length, key))
         return np.array(rows, SEQUENCE_INDEX)
 
     def chunk_ids(self) -> tuple[Ints, Ints]:
-        """Return the chunk ids of the sequences in the order of `read_index`; those of i are ids[offsets[i]:offsets[i + 1]]."""
-        id_arrays = (
-            batch.column("chunk_id").values.to_numpy()
-            for _, _, batch in self._batches()
-        )
-        chunk_ids = [ids[ids != schemas.NO_CHUNK] for ids in id_arrays]
-        return np.concatenate([np.empty(0, np.int64), *chunk_ids]), np.cumsum(
-            [0, *map(len, chunk_ids)], dtype=np.int64
-        )
+        """Return the chunk ids of the sequences in the order of `read_index`.
+
+        Those of sequence i are ids[offsets[i]:offsets[i + 1]].
+        """
+        ids_of_sequences = [np.empty(0, np.int64)]
+        counts = [0]
+        for _, _, batch in self._batches():
+            ids = batch.column("chunk_id").values.to_numpy()
+            ids_of_sequences.append(ids[ids != schemas.NO_CHUNK])
+            counts.append(len(ids_of_sequences[-1]))
+        offsets = np.cumsum(counts, dtype=np.int64)
+        return np.concatenate(ids_of_sequences), offsets
 
     def _batches(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
-        """Yield part, place within it, and the record batch of each sequence of the data set."""
-        for part, (path, count) in enumerate(
-            zip(self.sequences, self.take, strict=True)
-        ):
+        """Yield the sequences of the data set: part, number in it, and record batch."""
+        parts = zip(self.sequences, self.take, strict=True)
+        for part, (path, count) in enumerate(parts):
             with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-                for place in range(count):
-                    yield part, place, reader.get_batch(place)
+                for number in range(count):
+                    yield part, number, reader.get_batch(number)
 
 
 @lru_cache(maxsize=2)
 def read_tokenizer(path: Path) -> Tokenizer:
-    """Load a run's tokenizer.json, once per process; special tokens spelled out in documents are encoded as text."""
+    """Load a run's tokenizer.json, once per process.
+
+    Special tokens spelled out in documents are encoded as text.
+    """
     from tokenizers import Tokenizer
 
     tokenizer = without_options(Tokenizer.from_file(str(path)))
@@ -282,30 +338,12 @@ def read_tokenizer(path: Path) -> Tokenizer:
 
 
 def without_options(tokenizer: Tokenizer) -> Tokenizer:
-    """Disable truncation, padding and BPE dropout, which would change or randomize the ids of a text."""
+    """Disable truncation, padding and BPE dropout.
+
+    They would change or randomize the ids of a text.
+    """
     tokenizer.no_truncation()
     tokenizer.no_padding()
     if getattr(tokenizer.model, "dropout", None):
         tokenizer.model.dropout = None
     return tokenizer
-
-
-def token_store(done: Artifacts) -> TokenStore:
-    text = corpus(done)
-    tokens = TokensFiles.of(done)
-    of_shards = (
-        ReferencedChunksFiles.of(done).rows,
-        tokens.offsets,
-        tokens.ids,
-    )
-    return TokenStore(tokens=of_shards, documents=text.documents, chunks=text.chunks)
-
-
-def special_ids(done: Artifacts) -> SpecialIds:
-    """Return the ids that a finished run inserts between chunks."""
-    tokenizer = done["tokenizer"].result(TokenizerResult)
-    bos, eos = (
-        (special,) if special is not None else ()
-        for special in (tokenizer.bos_id, tokenizer.eos_id)
-    )
-    return SpecialIds(separator=tokenizer.separator_ids, bos=bos, eos=eos)

@@ -25,7 +25,7 @@ from nextlong.artifacts.rows import (
     Remainder,
     Rows,
     epoch_order,
-    rank_places,
+    rank_positions,
     worker_part,
 )
 from nextlong.errors import ArgumentError, RunError
@@ -223,7 +223,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         self._skip = skip
 
     def _places(self, start: int) -> NDArray[Any]:
-        return rank_places(
+        return rank_positions(
             len(self.dataset),
             start=start,
             rank=self._rank,
