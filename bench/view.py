@@ -122,7 +122,7 @@ def make(folder: Path, sequences: int, tokens: int) -> str:
     recipe = recipe_of(folder, tokens)
     done = dict(nextlong.run(recipe).steps)
     name = f"of-{sequences}"
-    if name not in variant_records.variant_names(folder / "run"):
+    if name not in variant_records.names(folder / "run"):
         compose = done["compose"]
         inputs = tuple(Step.of(done[own]) for own in compose.manifest["inputs"])
         task = partial(

@@ -472,14 +472,14 @@ def test_peek_of_what_is_no_run(kept):
     code, _, err = kept.call("peek", kept.folder)
     assert code == 2
     assert err.startswith(
-        f"error: {kept.folder} holds no finished run; name one of its subfolders: {kept.folder}"
+        f"error: {kept.folder}: it holds no finished run; name one of its subfolders: {kept.folder}"
     )
     assert (
         "is a file, not a run directory"
         in kept.call("peek", kept.folder / "corpus.jsonl")[2]
     )
     assert (
-        "nowhere does not exist; name the run_dir"
+        "nowhere: it does not exist; name the run_dir"
         in kept.call("peek", kept.folder / "nowhere")[2]
     )
 

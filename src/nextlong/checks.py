@@ -180,7 +180,7 @@ def check_same_documents(recipe: Recipe, corpus: Corpus) -> None:
         key.startswith("ingest.sources") for key in recipe.overridden
     )
     is_intended = recipe.name is not None or has_other_sources
-    if variant_records.variant_names(run_dir) and not is_intended:
+    if variant_records.names(run_dir) and not is_intended:
         listing.check_documents(recipe.ingest.sources, corpus.files, run_dir)
 
 
@@ -288,9 +288,7 @@ def check(
 def is_new(recipe: Recipe) -> bool:
     """Return whether no run of this recipe has finished in its run directory."""
     run_dir = recipe.run_path
-    return variant_names.name_for(recipe, run_dir) not in variant_records.variant_names(
-        run_dir
-    )
+    return variant_names.name_for(recipe, run_dir) not in variant_records.names(run_dir)
 
 
 # Whether the corpus suffices.

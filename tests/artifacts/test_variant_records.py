@@ -38,10 +38,9 @@ def test_a_variant_opens_by_its_name_and_alone_by_the_directory(own_run):
     run = nextlong.open(own_run)
     assert (run.variant.name, str(run)) == ("base", str(own_run))
     assert str(nextlong.open(f"{own_run}@base")) == f"{own_run}@base"
-    with pytest.raises(
-        RunError, match=r"has no variant 'best'; it has: base \(`nextlong list "
-    ):
+    with pytest.raises(RunError) as error:
         nextlong.open(f"{own_run}@best")
+    assert error.value.where == str(own_run)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +49,9 @@ def test_a_variant_opens_by_its_name_and_alone_by_the_directory(own_run):
 )
 def test_a_record_that_is_none(own_run, text):
     (own_run / "variants" / "base.json").write_text(text)
-    with pytest.raises(RunError, match=r"base\.json is not the record of a variant"):
+    with pytest.raises(RunError) as error:
         nextlong.open(own_run)
+    assert error.value.where == str(own_run / "variants" / "base.json")
 
 
 COMPOSED = {
@@ -71,7 +71,7 @@ def finish(recipe, run_dir):
     name = variant_names.name_for(recipe, run_dir)
     folder = (
         run_dir
-        / f"01-compose-{abs(hash(str(variant_records.settings_of(recipe.model_dump(mode='json'))))):x}"
+        / f"01-compose-{abs(hash(str(variant_names._settings_of(recipe.model_dump(mode='json'))))):x}"
     )
     variant_records.write(
         recipe,
@@ -105,7 +105,7 @@ def test_the_same_settings_are_the_same_variant_whatever_ran_between(named, tmp_
     assert [named(*overrides, "workers=7") for overrides in reversed(asked)] == first[
         ::-1
     ]
-    assert variant_records.variant_names(tmp_path) == first
+    assert variant_records.names(tmp_path) == first
 
 
 def test_how_to_work_is_no_setting(named):
@@ -134,12 +134,10 @@ def test_a_name_that_was_given_is_the_name(named, tmp_path):
     assert named() == "first"
     assert named("seed=1", "name=second") == "second"
     assert named("seed=1", "name=also") == "also"
-    assert variant_records.variant_names(tmp_path) == ["first", "second", "also"]
-    with pytest.raises(
-        RecipeError,
-        match=r"name=second: .* has a variant of this name with other settings \(now seed=2\)",
-    ):
+    assert variant_records.names(tmp_path) == ["first", "second", "also"]
+    with pytest.raises(RecipeError) as error:
         named("seed=2", "name=second")
+    assert (error.value.where, error.value.value) == ("name", "second")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +207,7 @@ def test_a_folder_with_files_of_others_is_no_run_directory(tmp_path, name):
     (tmp_path / name).touch()
     with pytest.raises(RunError) as caught:
         variant_records.check_folder(tmp_path)
-    assert f"run_dir={tmp_path}" in str(caught.value)
+    assert (caught.value.where, caught.value.value) == ("run_dir", str(tmp_path))
     assert repr(name.partition("/")[0]) in str(caught.value)
     (tmp_path / "01-ingest-0123456789ab").mkdir()
     variant_records.check_folder(tmp_path)
@@ -228,7 +226,7 @@ def test_a_run_directory_at_home_is_the_same_from_everywhere(tmp_path, monkeypat
     for folder in ("a", "a/b"):
         monkeypatch.chdir(tmp_path / folder)
         assert finish(Recipe.from_dict(plain), tmp_path / "run") == "base"
-    assert variant_records.variant_names(tmp_path / "run") == ["base"]
+    assert variant_records.names(tmp_path / "run") == ["base"]
 
 
 def test_a_recipe_with_every_kind_of_path_is_one_variant_from_everywhere(
@@ -250,7 +248,7 @@ def test_a_recipe_with_every_kind_of_path_is_one_variant_from_everywhere(
     assert finish(Recipe.load("project/my.yaml"), Path("project/run")) == "base"
     project.rename(tmp_path / "moved")
     assert finish(Recipe.load("moved/my.yaml"), Path("moved/run")) == "base"
-    assert variant_records.variant_names(Path("moved/run")) == ["base"]
+    assert variant_records.names(Path("moved/run")) == ["base"]
     (tmp_path / "moved" / "other.txt").touch()
     other = Recipe.load("moved/my.yaml", overrides=["decontaminate=[moved/other.txt]"])
     assert variant_names.name_for(other, Path("moved/run")) != "base"

@@ -144,7 +144,7 @@ def test_list_as_json(three, call):
 def test_list_of_nothing(tmp_path, call):
     code, out, err = call("list", tmp_path)
     assert (code, out) == (2, "")
-    assert f"{tmp_path} holds no finished run" in err
+    assert f"{tmp_path}: it holds no finished run" in err
 
 
 def test_list_of_an_interrupted_run_names_its_unfinished_steps(tmp_path, call):
@@ -237,7 +237,7 @@ def test_settings_that_change_no_data_make_no_variant(own, recipe, call):
         "run", recipe, "--set", "workers=1", "--set", "compose.target_tokens=1024"
     )[1]
     assert "because of --set" not in told
-    assert variant_records.variant_names(own) == NAMES
+    assert variant_records.names(own) == NAMES
     assert variant_records.current(own) == "base"
 
 
@@ -330,7 +330,7 @@ def test_the_run_says_which_variant_it_made(own, few_recipe, tmp_path, call):
     assert nextlong.open(own).variant.name == "base"
     code, _, err = call("run", tmp_path / "r.yaml", "--name", "short")
     assert code == 2
-    assert "name=short:" in err
+    assert "name=short " in err
     assert (
         "has a variant of this name with other settings (now compose.target_tokens=1024)"
         in err
@@ -431,7 +431,7 @@ def test_gc_keeps_exports_and_mixes_of_a_variant_that_stays(own, call):
     [
         (
             ["--drop", "shrot"],
-            "has no variant 'shrot'; it has: base, formats=torchtitan, short",
+            "has no variant 'shrot'; name one that it has: base, formats=torchtitan, short",
         ),
         (["--keep", "no"], "has no variant 'no'"),
         (["--drop", *NAMES], "keep one, or delete the folder itself"),
@@ -596,13 +596,13 @@ def test_a_recipe_is_one_variant_from_everywhere_and_after_a_move(project, monke
     monkeypatch.chdir(project.parent)
     assert main(["run", "project/my.yaml", *SHORT]) == 0
     assert main(["run", str(project / "my.yaml"), *SHORT]) == 0
-    (name,) = variant_records.variant_names(run)
+    (name,) = variant_records.names(run)
     # The recorded recipe is that of the variant, from wherever it is run.
     assert main(["run", f"project/runs/my/variants/{name}.yaml"]) == 0
-    assert variant_records.variant_names(run) == [name]
+    assert variant_records.names(run) == [name]
     moved = project.rename(project.with_name("moved"))
     os.utime(moved / "pages.jsonl", (5, 5))
     assert main(["run", "moved/my.yaml", *SHORT]) == 0
     run = moved / "runs/my"
-    assert variant_records.variant_names(run) == [name]
+    assert variant_records.names(run) == [name]
     assert sorted(path.name for path in run.glob("[0-9][0-9]-*")) == folders

@@ -80,7 +80,7 @@ def test_stats_show_an_example_of_what_each_filter_removed(shared_run):
 
 def test_what_is_no_run_is_named(runs, tmp_path, capsys):
     assert cli_main.main(["compare", str(runs[0]), str(tmp_path)]) == 2
-    assert f"{tmp_path} holds no finished run" in capsys.readouterr().err
+    assert f"{tmp_path}: it holds no finished run" in capsys.readouterr().err
 
 
 def test_headings_of_variants_are_their_values_and_are_told_once():

@@ -80,8 +80,9 @@ def test_a_variant_is_verified_by_its_name(run):
     shutil.move(record_of(run), run / "variants" / "top.json")
     (run / "run.json").unlink()
     assert all(outcome.result == "pass" for outcome in verify(Path(f"{run}@top")))
-    with pytest.raises(RunError, match="has no variant 'tail'; it has: top"):
+    with pytest.raises(RunError) as error:
         list(verify(Path(f"{run}@tail")))
+    assert error.value.where == str(run)
 
 
 def composed(spans):

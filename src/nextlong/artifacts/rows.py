@@ -75,7 +75,8 @@ class Rows:
 
     def lengths(self, row: int) -> Ints:
         """Return the tokens of each sequence of a row."""
-        return self._index_of(row)["length"]
+        lengths: Ints = self._index_of(row)["length"]
+        return lengths
 
     def copy_into(self, target: Ints, row: int) -> None:
         """Write the token ids of a row, shape (tokens of the row,), to `target`."""
@@ -187,4 +188,5 @@ def worker_part(positions: Ints, *, worker: int, workers: int, batch_size: int) 
     batches are in order for any number of workers.
     """
     batches = np.arange(len(positions)) // batch_size
-    return positions[batches % workers == worker]
+    read: Ints = positions[batches % workers == worker]
+    return read

@@ -180,7 +180,8 @@ def _open(rows: FileVersion, offsets: FileVersion, ids: FileVersion) -> _TokenSh
 
 
 def _mapped(file: FileVersion) -> NDArray[Any]:
-    return np.load(file.path, mmap_mode="r").view(np.ndarray)
+    array: NDArray[Any] = np.load(file.path, mmap_mode="r").view(np.ndarray)
+    return array
 
 
 def token_store(done: Artifacts) -> TokenStore:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -16,10 +16,9 @@ import xxhash
 
 from nextlong.artifacts.variant_records import (
     DATA,
+    Variant,
     current,
-    flattened,
     seen_from_run,
-    settings_of,
     variants,
 )
 from nextlong.errors import RecipeError
@@ -29,123 +28,189 @@ from nextlong.recipe.keys import options_class
 from nextlong.text import Json
 
 _FIRST_NAME: Final = "base"
-
-
-_LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a generated name
-
-
+_MAX_VALUE_CHARS: Final = 40  # in a generated name
+_MAX_NAME_CHARS: Final = 120  # of a generated name
 LONG_NAME: Final = 32  # characters above which a user may prefer an own name
 
 
-def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
-    """Return the settings of a recipe that differ from another, by dotted key; None if only the other has the key.
+def _settings_of(recipe: Mapping[str, Any]) -> Json:
+    """Return the settings that distinguish variants, by dotted key, of plain data."""
+    try:
+        # This adds the defaults of new keys.
+        identity: Mapping[str, Any] = Recipe.from_dict(recipe).identity()
+    except RecipeError:
+        # Of another version, or with an extension that is no longer installed.
+        identity = recipe
+    return dict(flattened(identity))
 
-    Options of a method or an encoder that one recipe lacks count as their defaults.
+
+def flattened(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, value) of nested plain data."""
+    if isinstance(value, Mapping) and value:
+        for inner, below in value.items():
+            yield from flattened(below, f"{key}.{inner}" if key else str(inner))
+    elif isinstance(value, list) and any(isinstance(below, Mapping) for below in value):
+        for index, below in enumerate(value):
+            yield from flattened(below, f"{key}.{index}")
+    else:
+        yield key, value
+
+
+def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
+    """Return the settings of a recipe that differ from another, by dotted key.
+
+    None if only the other has the key. Options of a method or an encoder that one recipe
+    lacks count as their defaults.
     """
-    ours, theirs = settings_of(recipe), settings_of(first)
+    ours = _settings_of(recipe)
+    theirs = _settings_of(first)
     defaults: Json = {}
-    for above in {key.rpartition(".")[0] for key in {*ours} ^ {*theirs}}:
-        registry = ENCODERS if above.startswith("encoder.") else METHODS
-        if (name := above.removeprefix("encoder.")) in registry:
-            defaults |= dict(
-                flattened(options_class(registry, name)().identity(), above)
-            )
-    full, other = defaults | ours, defaults | theirs
+    only_one_has = {*ours} ^ {*theirs}
+    for section in {key.rpartition(".")[0] for key in only_one_has}:
+        registry = ENCODERS if section.startswith("encoder.") else METHODS
+        name = section.removeprefix("encoder.")
+        if name in registry:
+            options = options_class(registry, name)()
+            defaults |= dict(flattened(options.identity(), section))
+    ours_with_defaults = defaults | ours
+    theirs_with_defaults = defaults | theirs
     absent = object()  # unlike every value, None too
-    return {
-        key: ours.get(key)
-        for key in (*ours, *theirs)
-        if full.get(key, absent) != other.get(key, absent)
-    }
+    differing = {}
+    for key in (*ours, *theirs):
+        own_value = ours_with_defaults.get(key, absent)
+        if own_value != theirs_with_defaults.get(key, absent):
+            differing[key] = ours.get(key)
+    return differing
 
 
 def name_for(recipe: Recipe, run_dir: Path) -> str:
     """Return the name under which the variant of a recipe is, or will be, recorded.
 
-    That is the recipe's `name`; else the name of a variant with the same settings; else `base` for a recipe without overrides;
-    or, if `base` has other settings, a name made from the differing settings. Raises RecipeError if the recipe's `name` belongs
-    to another variant or to a folder in `data/`.
+    That is the recipe's `name`; else the name of a variant with the same settings; else
+    `base` for a recipe without overrides; or, if `base` has other settings, a name made
+    from the differing settings. Raises RecipeError if the recipe's `name` belongs to
+    another variant or to a folder in `data/`.
     """
     recorded = variants(run_dir)
-    plain = seen_from_run(recipe.model_dump(mode="json"), Path.cwd(), run_dir)
+    settings = seen_from_run(recipe.model_dump(mode="json"), Path.cwd(), run_dir)
     alike = [
-        variant.name for variant in recorded if not differences(plain, variant.settings)
+        variant.name
+        for variant in recorded
+        if not differences(settings, variant.settings)
     ]
-    if (name := recipe.name) is not None:
-        if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
-            raise RecipeError(
-                f"name={name}: {DATA}/{name} is reserved in a run directory; choose another name"
-            )
-        if name not in alike and (
-            same_name := next((one for one in recorded if one.name == name), None)
-        ):
-            changed = ", ".join(
-                f"{key}={word(value)}"
-                for key, value in differences(plain, same_name.settings).items()
-            )
-            cure = f"choose another name, or delete that variant: nextlong gc {run_dir} --drop {name}"
-            why = f"{run_dir} has a variant of this name with other settings (now {changed})"
-            raise RecipeError(f"name={name}: {why}; {cure}")
-        return name
+    if recipe.name is not None:
+        _check_reserved(recipe.name)
+        if recipe.name not in alike:
+            _check_taken(recipe.name, settings, recorded, run_dir)
+        return recipe.name
     if alike:
         current_name = current(run_dir)
         return current_name if current_name in alike else alike[0]
-    preferred: list[str] = []  # names, best first
-    if not recipe.overridden:
-        preferred, differing = (
-            [_FIRST_NAME],
-            differences(plain, recorded[0].settings) if recorded else {},
-        )
-    else:
-        own = recipe.own
-        differing = (
-            settings_of(plain)
-            if own is None
-            else differences(
-                plain,
-                seen_from_run(own.model_dump(mode="json"), Path.cwd(), run_dir),
-            )
-        )
-        overridden = [
-            key
-            for name in recipe.overridden
-            for key in differing
-            if f"{key}.".startswith(f"{name}.")
-        ]
-        differing = {key: differing[key] for key in overridden or differing}
-    if differing:
-        preferred += [name_of(differing), name_of(differing, keys="whole")]
+    preferred = _preferred_names(recipe, settings, recorded, run_dir)
     taken = {variant.name for variant in recorded}
-    numbered = (f"{preferred[-1]}-{number}" for number in range(2, len(recorded) + 3))
-    return next(name for name in (*preferred, *numbered) if name not in taken)
+    numbered = [f"{preferred[-1]}-{number}" for number in range(2, len(recorded) + 3)]
+    free = (name for name in (*preferred, *numbered) if name not in taken)
+    return next(free)
+
+
+def _check_reserved(name: str) -> None:
+    """Raise RecipeError for the name of something else in `data/`."""
+    if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
+        raise RecipeError(
+            where="name",
+            value=name,
+            problem=f"is not possible: {DATA}/{name} is reserved in a run directory",
+            fix="choose another name",
+        )
+
+
+def _check_taken(
+    name: str, settings: Json, recorded: Sequence[Variant], run_dir: Path
+) -> None:
+    """Raise RecipeError if a variant with other settings has the name."""
+    for variant in recorded:
+        if variant.name == name:
+            changed = differences(settings, variant.settings)
+            now = ", ".join(f"{key}={word(value)}" for key, value in changed.items())
+            raise RecipeError(
+                where="name",
+                value=name,
+                problem=(
+                    f"is taken: {run_dir} has a variant of this name with other "
+                    f"settings (now {now})"
+                ),
+                fix=(
+                    "choose another name, or delete that variant: "
+                    f"nextlong gc {run_dir} --drop {name}"
+                ),
+            )
+
+
+def _preferred_names(
+    recipe: Recipe, settings: Json, recorded: Sequence[Variant], run_dir: Path
+) -> list[str]:
+    """Return generated names for a variant, the best first."""
+    preferred = []
+    differing: Json = {}
+    if recipe.overridden:
+        differing = _overridden_settings(recipe, settings, run_dir)
+    else:
+        preferred.append(_FIRST_NAME)
+        if recorded:
+            differing = differences(settings, recorded[0].settings)
+    if differing:
+        preferred.append(name_of(differing))
+        preferred.append(name_of(differing, keys="whole"))
+    return preferred
+
+
+def _overridden_settings(recipe: Recipe, settings: Json, run_dir: Path) -> Json:
+    """Return what the overrides of a recipe change; all that differs if that is nothing."""
+    if recipe.own is None:
+        differing = _settings_of(settings)
+    else:
+        own = seen_from_run(recipe.own.model_dump(mode="json"), Path.cwd(), run_dir)
+        differing = differences(settings, own)
+    overridden: Json = {}
+    for name in recipe.overridden:
+        for key, value in differing.items():
+            if f"{key}.".startswith(f"{name}."):
+                overridden[key] = value
+    return overridden or differing
 
 
 def name_of(
     settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short"
 ) -> str:
-    """Return `key=value,key=value` as a valid file name, with only the last parts of the keys if these are distinct."""
-    lasts = [key.rpartition(".")[2] for key in settings]
-    shown = (
-        lasts if len(set(lasts)) == len(lasts) and keys == "short" else list(settings)
-    )
-    values = []
-    for text in map(word, settings.values()):
-        last = (
-            text.rstrip("/").rpartition("/")[2] or text
-        )  # of a path, which says most about it
-        text = last if text.startswith(("/", "./", "../", "~")) else text
-        values.append(
-            text
-            if len(text) <= _LONGEST_VALUE
-            else f"{last[: _LONGEST_VALUE - 7]}-{_digest(text)}"
-        )
-    pairs = ",".join(f"{key}={value}" for key, value in zip(shown, values, strict=True))
-    name = re.sub(r"[^\w.+=,-]+", "-", pairs).lstrip(".-")
-    return (
-        name
-        if len(name) <= _LONGEST_NAME
-        else f"{name[: _LONGEST_NAME - 7]}-{_digest(name)}"
-    )
+    """Return `key=value,key=value` as a valid file name.
+
+    With only the last parts of the keys if these are distinct.
+    """
+    shown = list(settings)
+    last_parts = [key.rpartition(".")[2] for key in settings]
+    if keys == "short" and len(set(last_parts)) == len(last_parts):
+        shown = last_parts
+    values = [_short_value(word(value)) for value in settings.values()]
+    pairs = [f"{key}={value}" for key, value in zip(shown, values, strict=True)]
+    name = re.sub(r"[^\w.+=,-]+", "-", ",".join(pairs)).lstrip(".-")
+    return _shortened(name, name, max_chars=_MAX_NAME_CHARS)
+
+
+def _short_value(text: str) -> str:
+    """Return a value as it stands in a name: of a path, the last part."""
+    last_part = text.rstrip("/").rpartition("/")[2] or text
+    if text.startswith(("/", "./", "../", "~")):
+        text = last_part
+    # The last part says most about a path.
+    return _shortened(text, last_part, max_chars=_MAX_VALUE_CHARS)
+
+
+def _shortened(text: str, shown: str, *, max_chars: int) -> str:
+    """Return a text; if it is too long, the beginning of `shown` and its hash."""
+    if len(text) <= max_chars:
+        return text
+    digest = xxhash.xxh3_64_hexdigest(text.encode())[:6]
+    return f"{shown[: max_chars - len(digest) - 1]}-{digest}"
 
 
 def word(value: Any) -> str:
@@ -153,7 +218,3 @@ def word(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "+".join(map(word, value))
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _digest(text: str) -> str:
-    return xxhash.xxh3_64_hexdigest(text.encode())[:6]

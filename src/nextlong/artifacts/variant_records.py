@@ -9,43 +9,39 @@ finished variant, the new or the previous one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from nextlong.artifacts.results import sequences_per_part
 from nextlong.engine import store
 from nextlong.engine.step import Artifacts
-from nextlong.errors import RecipeError, RunError
+from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.recipe.paths import from_run, to_folder
 from nextlong.recipe.text import as_yaml
 from nextlong.text import Json, counted, did_you_mean
 
 _RUN_FILE: Final = "run.json"
-
-
 _VARIANTS_FOLDER: Final = "variants"
-
-
+_RECORDS: Final = f"{_VARIANTS_FOLDER}/[!.]*.json"
+_STEP_FOLDERS: Final = "[0-9][0-9]-*"
 INPUTS: Final = "inputs.json"  # the files that runs in a directory have read
-
-
+DATA: Final = "data"  # the folder of the finished rows, in a run directory
 # In a run directory whose variants and steps were all removed, and at the root of a disk.
 _OWN_NAMES: Final = frozenset({_VARIANTS_FOLDER, _RUN_FILE, "lost+found"})
-
-
-_STEP_FOLDERS: Final = "[0-9][0-9]-*"
+RESUME: Final = "`nextlong run RECIPE` resumes it"
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A recorded variant of a run directory; `steps` maps step names to folders, `made` is a UTC time.
+    """A recorded variant of a run directory.
 
-    Relative paths in `recipe` start from `folder`, the working directory in which it was made.
+    `steps` maps step names to folders, `made` is a UTC time. Relative paths in `recipe`
+    start from `folder`, the working directory in which it was made.
     """
 
     name: str
@@ -58,11 +54,12 @@ class Variant:
 
     @property
     def settings(self) -> Json:
-        """The recipe with paths that start from the run directory, wherever that is now."""
+        """The recipe with paths that start from the run directory, wherever it is now."""
         return seen_from_run(self.recipe, Path(self.folder), self.run_dir)
 
     @property
     def run_dir(self) -> Path:
+        """The run directory in which it is recorded."""
         return self.record.parent.parent
 
     @property
@@ -72,79 +69,97 @@ class Variant:
 
     @property
     def recipe_file(self) -> Path:
-        """Its recipe file for `nextlong run`, without a `name`, because changed settings are another variant."""
+        """Its recipe file for `nextlong run`.
+
+        Without a `name`, because changed settings are another variant.
+        """
         return self.record.with_suffix(".yaml")
 
     @property
     def sequences(self) -> int:
+        """The sequences of the data set."""
         return sum(self.sequences_per_part)
 
 
 def variants(run_dir: Path) -> list[Variant]:
-    """Return the variants of a run directory, oldest first. Raises RunError for a damaged record."""
-    return sorted(
-        map(_read, run_dir.glob(f"{_VARIANTS_FOLDER}/[!.]*.json")),
-        key=attrgetter("made", "name"),
-    )
+    """Return the variants of a run directory, oldest first.
+
+    Raises RunError for a damaged record.
+    """
+    recorded = [_read(path) for path in run_dir.glob(_RECORDS)]
+    return sorted(recorded, key=attrgetter("made", "name"))
 
 
 def existing(run_dir: Path) -> list[Variant]:
-    """Return the variants, oldest first. Raises RunError, with the fix, if there are none."""
-    if found := variants(run_dir):
-        return found
+    """Return the variants, oldest first. Raises RunError if there are none."""
+    recorded = variants(run_dir)
+    if recorded:
+        return recorded
     if any(run_dir.glob(_STEP_FOLDERS)):
-        raise RunError(f"{run_dir} holds no finished run: {unfinished_steps(run_dir)}")
-    fix = f"name the run_dir of a finished recipe{did_you_mean(run_dir, accepts=_holds_run)}"
+        raise RunError(
+            where=run_dir,
+            problem=f"it holds no finished run: {unfinished_steps(run_dir)}",
+            fix=RESUME,
+        )
     if run_dir.is_file():
         raise RunError(
-            f"{run_dir} is a file, not a run directory; name the run_dir of the recipe"
+            where=run_dir,
+            problem="it is a file, not a run directory",
+            fix="name the run_dir of the recipe",
         )
+    similar = did_you_mean(run_dir, accepts=_holds_run)
+    fix = f"name the run_dir of a finished recipe{similar}"
     if not run_dir.exists():
-        raise RunError(f"{run_dir} does not exist; {fix}")
-    below = ", ".join(
-        str(path) for path in sorted(run_dir.iterdir()) if _holds_run(path)
-    )
-    raise RunError(
-        f"{run_dir} holds no finished run; {f'name one of its subfolders: {below}' if below else fix}"
-    )
+        raise RunError(where=run_dir, problem="it does not exist", fix=fix)
+    below = [str(path) for path in sorted(run_dir.iterdir()) if _holds_run(path)]
+    if below:
+        fix = f"name one of its subfolders: {', '.join(below)}"
+    raise RunError(where=run_dir, problem="it holds no finished run", fix=fix)
 
 
 def _holds_run(path: Path) -> bool:
-    return any(path.glob(f"{_VARIANTS_FOLDER}/[!.]*.json")) or any(
-        path.glob(_STEP_FOLDERS)
-    )
+    return any(path.glob(_RECORDS)) or any(path.glob(_STEP_FOLDERS))
 
 
 def unfinished_steps(run_dir: Path) -> str:
-    """Describe where a run stopped and how to resume it; "" if no task of an unfinished step had finished."""
+    """Describe where a run stopped; "" if no task of an unfinished step had finished."""
     folders = sorted(path for path in run_dir.glob(_STEP_FOLDERS) if path.is_dir())
-    unfinished = [
-        folder for folder in folders if not (folder / store.MANIFEST).exists()
-    ]
-    tasks = {
-        folder.name.split("-")[1]: len(list(folder.glob(".part-*.json")))
-        for folder in unfinished
-    }
+    tasks_by_step = {}
+    for folder in folders:
+        if not (folder / store.MANIFEST).exists():
+            parts = list(folder.glob(".part-*.json"))
+            tasks_by_step[_step_of(folder)] = len(parts)
     begun = [
-        f"{name} ({counted(count, 'task')} done)"
-        for name, count in tasks.items()
+        f"{step} ({counted(count, 'task')} done)"
+        for step, count in tasks_by_step.items()
         if count
     ]
-    resume = "`nextlong run RECIPE` resumes it"
     if begun:
-        return f"stopped in {', '.join(begun)}; {resume}"
+        return f"stopped in {', '.join(begun)}"
     if variants(run_dir):
-        return ""  # the folders of a failed attempt hold no results
-    where = " and ".join(tasks) or f"the step after {folders[-1].name.split('-')[1]}"
-    return f"stopped in {where}, with {counted(len(folders) - len(tasks), 'step')} finished; {resume}"
+        # The folders of a failed attempt hold no results.
+        return ""
+    last_steps = (
+        " and ".join(tasks_by_step) or f"the step after {_step_of(folders[-1])}"
+    )
+    finished = counted(len(folders) - len(tasks_by_step), "step")
+    return f"stopped in {last_steps}, with {finished} finished"
 
 
-def variant_names(run_dir: Path) -> list[str]:
+def _step_of(folder: Path) -> str:
+    return folder.name.split("-")[1]
+
+
+def names(run_dir: Path) -> list[str]:
+    """Return the names of the variants of a run directory, oldest first."""
     return [variant.name for variant in variants(run_dir)]
 
 
 def current(run_dir: Path) -> str | None:
-    """Return the name of the variant of the recipe's own settings; None if these have not finished."""
+    """Return the name of the variant of the recipe's own settings.
+
+    None if these have not finished.
+    """
     path = run_dir / _RUN_FILE
     if not path.exists():
         return None
@@ -152,44 +167,65 @@ def current(run_dir: Path) -> str | None:
         case {"variant": str(name)}:
             return name
     raise RunError(
-        f"{path} is not the record of a run; name the run_dir of a recipe, or run its recipe again"
+        where=path,
+        problem="it is not the record of a run",
+        fix="name the run_dir of a recipe, or run its recipe again",
     )
 
 
 def opened(run_dir: Path) -> str | None:
-    """Return the name of the variant that `RUN` opens: the current one, or the only one; None if there are several."""
-    if (name := current(run_dir)) is not None:
+    """Return the name of the variant that `RUN` opens: the current one, or the only one.
+
+    None if there are several.
+    """
+    name = current(run_dir)
+    if name is not None:
         return name
-    names = variant_names(run_dir)
-    return names[0] if len(names) == 1 else None
+    recorded = names(run_dir)
+    return recorded[0] if len(recorded) == 1 else None
 
 
 def split_name(named: str | Path) -> tuple[Path, str | None]:
     """Split `RUN` or `RUN@NAME` into run directory and variant name."""
     path = Path(named).expanduser()
     head, at, name = str(path).rpartition("@")
+    if not (at and head and name) or "/" in name:
+        return path, None
+    # An at sign may belong to the name of a folder.
     run_dir = Path(head)
-    if (
-        not (at and head and name)
-        or "/" in name
-        or (path.exists() and not _path(run_dir, name).is_file())
-    ):
+    if path.exists() and not _path(run_dir, name).is_file():
         return path, None
     return run_dir, name
 
 
 def find(named: str | Path) -> Variant:
-    """Return the variant that `RUN` or `RUN@NAME` names. Raises RunError that lists the existing ones."""
+    """Return the variant that `RUN` or `RUN@NAME` names.
+
+    Raises RunError that lists the existing ones.
+    """
     run_dir, name = split_name(named)
     own = opened(run_dir)
-    known = {variant.name: variant for variant in existing(run_dir)}
+    by_name = {variant.name: variant for variant in existing(run_dir)}
     if name is None and own is None:
-        cure = f"run the recipe, or name a variant: {', '.join(f'{run_dir}@{variant}' for variant in known)}"
-        raise RunError(f"{run_dir} has no variant of the recipe's own settings; {cure}")
-    if (found := known.get(name or str(own))) is None:
-        cure = f"it has: {', '.join(known)} (`nextlong list {run_dir}`)"
-        raise RunError(f"{run_dir} has no variant {name or own!r}; {cure}")
-    return found
+        known = ", ".join(f"{run_dir}@{variant}" for variant in by_name)
+        raise RunError(
+            where=run_dir,
+            problem="it has no variant of the recipe's own settings",
+            fix=f"run the recipe, or name a variant: {known}",
+        )
+    wanted = name or str(own)
+    if wanted not in by_name:
+        raise unknown_variant(run_dir, wanted, list(by_name))
+    return by_name[wanted]
+
+
+def unknown_variant(run_dir: Path, name: str, known: Sequence[str]) -> RunError:
+    """Return the error for a name that no variant of a run directory has."""
+    return RunError(
+        where=run_dir,
+        problem=f"it has no variant {name!r}",
+        fix=f"name one that it has: {', '.join(known)} (`nextlong list {run_dir}`)",
+    )
 
 
 def _path(run_dir: Path, name: str) -> Path:
@@ -197,18 +233,27 @@ def _path(run_dir: Path, name: str) -> Path:
 
 
 def _read(path: Path) -> Variant:
-    plain = store.read_json(path)
-    match plain:
+    record = store.read_json(path)
+    match record:
         case {
             "recipe": dict(recipe),
             "steps": dict(steps),
             "sequences_per_part": list(per_part),
             "made": str(made),
         }:
-            folder = str(plain.get("folder", ""))
-            return Variant(path.stem, path, recipe, steps, per_part, made, folder)
+            return Variant(
+                name=path.stem,
+                record=path,
+                recipe=recipe,
+                steps=steps,
+                sequences_per_part=per_part,
+                made=made,
+                folder=str(record.get("folder", "")),
+            )
     raise RunError(
-        f"{path} is not the record of a variant; delete this file and run its recipe again"
+        where=path,
+        problem="it is not the record of a variant",
+        fix="delete this file and run its recipe again",
     )
 
 
@@ -225,23 +270,20 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
         if path.exists():
             before = _read(path)
             if before.steps.get("compose") == steps["compose"]:
-                made, steps = before.made, before.steps | steps
-        per_part, plain = (
-            sequences_per_part(recipe.compose.sequences, done["compose"]),
-            recipe.model_dump(mode="json"),
-        )
-        again = to_folder(plain | {"name": None}, path.parent)
+                made = before.made
+                steps = before.steps | steps
+        as_data = recipe.model_dump(mode="json")
+        again = to_folder(as_data | {"name": None}, path.parent)
         store.write_file(path.with_suffix(".yaml"), as_yaml(again))
-        store.write_json(
-            path,
-            {
-                "made": made,
-                "steps": steps,
-                "sequences_per_part": per_part,
-                "recipe": plain,
-                "folder": str(Path.cwd()),
-            },
-        )
+        requested = recipe.compose.sequences
+        record = {
+            "made": made,
+            "steps": steps,
+            "sequences_per_part": sequences_per_part(requested, done["compose"]),
+            "recipe": as_data,
+            "folder": str(Path.cwd()),
+        }
+        store.write_json(path, record)
     if not recipe.overridden:
         with store.explained(run_dir):
             store.write_json(run_dir / _RUN_FILE, {"variant": name})
@@ -249,7 +291,11 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
 
 
 def remove(variant: Variant) -> None:
-    """Remove the record of a variant; if `RUN` opened it, `RUN` opens the only other one, if any, until the recipe runs again."""
+    """Remove the record of a variant.
+
+    If `RUN` opened it, `RUN` opens the only other one, if any, until the recipe runs
+    again.
+    """
     if current(variant.run_dir) == variant.name:
         store.remove_file(variant.run_dir / _RUN_FILE)
     store.remove_file(variant.recipe_file)
@@ -257,53 +303,29 @@ def remove(variant: Variant) -> None:
 
 
 def add_steps(variant: Variant, written: Mapping[str, str]) -> None:
-    """Add export folders, by step name, to the record of a variant; removes a validation split of other rows."""
-    plain = store.read_json(variant.record)
+    """Add export folders, by step name, to the record of a variant.
+
+    Removes a validation split of other rows.
+    """
+    record = store.read_json(variant.record)
     for name in written:
-        plain["steps"].pop(f"{name}-validation", None)
-    plain["steps"] |= written
+        record["steps"].pop(f"{name}-validation", None)
+    record["steps"] |= written
     with store.explained(variant.record):
-        store.write_json(variant.record, plain)
-
-
-DATA: Final = "data"  # the folder of the finished rows, in a run directory
-
-
-def settings_of(recipe: Mapping[str, Any]) -> Json:
-    """Return the settings that distinguish variants, by dotted key, of a recipe given as plain data."""
-    try:
-        return dict(
-            flattened(Recipe.from_dict(recipe).identity())
-        )  # adds the defaults of new keys
-    except (
-        RecipeError
-    ):  # of another version, or with an extension that is no longer installed
-        return dict(flattened(recipe))
-
-
-def flattened(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of nested plain data."""
-    if isinstance(value, Mapping) and value:
-        for inner, below in value.items():
-            yield from flattened(below, f"{key}.{inner}" if key else str(inner))
-    elif isinstance(value, list) and any(isinstance(below, Mapping) for below in value):
-        for place, below in enumerate(value):
-            yield from flattened(below, f"{key}.{place}")
-    else:
-        yield key, value
+        store.write_json(variant.record, record)
 
 
 def seen_from_run(recipe: Json, folder: Path, run_dir: Path) -> Json:
-    """Return plain data with local paths as seen from `run_dir`, its run directory; relative ones start from `folder`.
+    """Return plain data with local paths as seen from `run_dir`, its run directory.
 
-    So a recipe has the same settings from every working directory, and after its files and
-    the run directory were moved together.
+    Relative ones start from `folder`. So a recipe has the same settings from every
+    working directory, and after its files and the run directory were moved together.
     """
     match recipe:
         case {"run_dir": str(), "ingest": {"sources": list(sources), **ingest}}:
             named = [_with_name(source) for source in sources]
-            plain = recipe | {"ingest": {**ingest, "sources": named}}
-            return from_run(plain, folder, run_dir)
+            data = recipe | {"ingest": {**ingest, "sources": named}}
+            return from_run(data, folder, run_dir)
     return recipe
 
 
@@ -312,18 +334,26 @@ def _with_name(source: Json) -> Json:
 
 
 def check_folder(run_dir: Path) -> None:
-    """Raise RunError if a new run directory has files or folders that no run made, among which it would be hard to find."""
+    """Raise RunError if a new run directory has files or folders that no run made.
+
+    A run would be hard to find among them.
+    """
     is_run = _holds_run(run_dir) or (run_dir / INPUTS).is_file()
     if not run_dir.is_dir() or is_run:
         return
-    foreign = sorted(
-        path.name
-        for path in run_dir.iterdir()
-        if path.name[0] != "." and path.name not in _OWN_NAMES and not _is_empty(path)
-    )
+    foreign = []
+    for path in run_dir.iterdir():
+        is_own = path.name.startswith(".") or path.name in _OWN_NAMES
+        if not is_own and not _is_empty(path):
+            foreign.append(path.name)
     if foreign:
-        problem = f"has {counted(len(foreign), 'entry')} that no run made, such as {foreign[0]!r}"
-        raise RunError(f"run_dir={run_dir} {problem}; choose a new or empty folder")
+        entries = counted(len(foreign), "entry")
+        raise RunError(
+            where="run_dir",
+            value=run_dir,
+            problem=f"has {entries} that no run made, such as {min(foreign)!r}",
+            fix="choose a new or empty folder",
+        )
 
 
 def _is_empty(path: Path) -> bool:

@@ -55,7 +55,7 @@ def matching(named: Path) -> list[str]:
     if not head or not set("*?") & set(pattern):
         return [str(named)]
     run_dir = Path(head).expanduser()
-    known = variant_records.variant_names(run_dir)
+    known = variant_records.names(run_dir)
     names = [name for name in known if fnmatchcase(name, pattern)]
     if not known and not run_dir.is_dir():
         raise NextlongError(
@@ -345,7 +345,7 @@ def list_command(args: argparse.Namespace) -> None:
         tables.say(f"{run_dir} {_opens(run_dir, listed)}", shown)
         unfinished = variant_records.unfinished_steps(run_dir)
         if unfinished:
-            tables.say(unfinished, shown)
+            tables.say(f"{unfinished}; {variant_records.RESUME}", shown)
         kept, _ = variants.choose(run_dir)
         waste = variants.find_waste(run_dir, kept)
         if waste:

@@ -58,7 +58,7 @@ def run(
     run_dir = recipe.run_path
     if recipe.export.push is not None and variant_names.name_for(
         recipe, run_dir
-    ) not in variant_records.variant_names(run_dir):
+    ) not in variant_records.names(run_dir):
         for name in recipe.export.formats:
             check_destination(_destination(recipe.export, name))
     written = make(recipe, reporter=reporter, changed_inputs=changed_inputs)

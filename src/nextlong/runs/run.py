@@ -169,7 +169,7 @@ class Run:
         """Return the names of the run directory's other variants, the oldest first."""
         return [
             name
-            for name in variant_records.variant_names(self.path)
+            for name in variant_records.names(self.path)
             if name != self.variant.name
         ]
 

@@ -1,7 +1,8 @@
-"""Variants: list the variants of a run directory with their settings and sizes, and clean up what none of them needs.
+"""Variants: list those of a run directory, and clean up what none of them needs.
 
-In:  a run directory. Out: one `Listed` per variant, the oldest first. A folder that several variants need counts for each of
-them; `alone_bytes` is what dropping this variant would free.
+In:  a run directory. Out: one `Listed` per variant, the oldest first, with its settings
+and sizes. A folder that several variants need counts for each of them; `alone_bytes` is
+what dropping this variant would free.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +25,22 @@ from nextlong.runs.run import Run
 from nextlong.sequences.shortfall import why_fewer
 from nextlong.text import Json
 
+_UNREADABLE: Final = "unknown: its steps cannot be read"
+_LEFTOVERS: Final = (".work-*", ".*.tmp")
+CURRENT: Final = "report.html"  # of the variant that `RUN` opens
+# In the head of a page: which variants it shows.
+VARIANTS_META: Final = "nextlong-variants"
+# Of a page, which hold its style sheet and the names of its variants.
+HEAD_CHARS: Final = 60_000
+
 
 @dataclass(frozen=True)
 class Listed:
-    """One variant; `differs` are the settings that differ from those that `RUN` opens, else from the oldest variant's.
+    """One variant of a run directory.
 
-    `exports` are folders by format and split; `why_fewer` says why it has fewer sequences than `asked`, else it is empty.
+    `differs` are the settings that differ from those that `RUN` opens, else from the
+    oldest variant's. `exports` are folders by format and split; `why_fewer` says why it
+    has fewer sequences than `asked`, else it is empty.
     """
 
     name: str
@@ -46,60 +57,72 @@ class Listed:
 
 
 def list_variants(run_dir: Path) -> list[Listed]:
-    """Return the variants of a run directory, the oldest first. Raises RunError if nothing has finished there."""
+    """Return the variants of a run directory, the oldest first.
+
+    Raises RunError if nothing has finished there.
+    """
     recorded = variant_records.existing(run_dir)
     current = variant_records.opened(run_dir)
-    base = next(
-        (variant for variant in recorded if variant.name == current), recorded[0]
-    )
-    holders = Counter(
-        folder for variant in recorded for folder in set(variant.steps.values())
-    )
+    base = recorded[0]
+    holders = Counter[str]()  # by folder: how many variants need it
+    for variant in recorded:
+        holders.update(set(variant.steps.values()))
+        if variant.name == current:
+            base = variant
     sizes = {folder: bytes_of(run_dir / folder) for folder in holders}
     listed = []
     for variant in recorded:
-        asked, why, steps = variant.recipe["compose"]["sequences"], "", variant.steps
-        if isinstance(asked, int) and variant.sequences < asked:
-            try:
-                run = Run(variant.named)
-                why = "; ".join(why_fewer(run.recipe.compose, run.steps))
-            except (
-                RunError,
-                KeyError,
-            ):  # a step is damaged; `nextlong verify` reports it
-                why = "unknown: its steps cannot be read"
+        folders = set(variant.steps.values())
         manifests = {
-            step: manifest_of(run_dir / folder) for step, folder in steps.items()
+            step: manifest_of(run_dir / folder)
+            for step, folder in variant.steps.items()
         }
-        one = Listed(
-            name=variant.name,
-            is_current=variant.name == current,
-            differs=variant_names.differences(variant.settings, base.settings),
-            sequences=variant.sequences,
-            asked=asked,
-            why_fewer=why,
-            tokens_each=manifests.get("compose", {})
-            .get("config", {})
-            .get("target_tokens"),
-            exports={
-                step: steps[step]
-                for step, manifest in manifests.items()
-                if "rows" in manifest.get("inputs", {})
-            },
-            bytes=sum(sizes[folder] for folder in set(steps.values())),
-            alone_bytes=sum(
-                sizes[folder] for folder in set(steps.values()) if holders[folder] == 1
-            ),
-            made=variant.made,
+        composed = manifests.get("compose", {})
+        exports = {
+            step: variant.steps[step]
+            for step, manifest in manifests.items()
+            if "rows" in manifest.get("inputs", {})
+        }
+        alone_bytes = sum(sizes[folder] for folder in folders if holders[folder] == 1)
+        listed.append(
+            Listed(
+                name=variant.name,
+                is_current=variant.name == current,
+                differs=variant_names.differences(variant.settings, base.settings),
+                sequences=variant.sequences,
+                asked=variant.recipe["compose"]["sequences"],
+                why_fewer=_why_fewer(variant),
+                tokens_each=composed.get("config", {}).get("target_tokens"),
+                exports=exports,
+                bytes=sum(sizes[folder] for folder in folders),
+                alone_bytes=alone_bytes,
+                made=variant.made,
+            )
         )
-        listed.append(one)
     return listed
 
 
+def _why_fewer(variant: Variant) -> str:
+    """Return why a variant has fewer sequences than its recipe asks for; else ""."""
+    asked = variant.recipe["compose"]["sequences"]
+    if not isinstance(asked, int) or variant.sequences >= asked:
+        return ""
+    try:
+        run = Run(variant.named)
+        return "; ".join(why_fewer(run.recipe.compose, run.steps))
+    except (RunError, KeyError):
+        # A step is damaged; `nextlong verify` reports it.
+        return _UNREADABLE
+
+
 def manifest_of(folder: Path) -> Json:
-    """Return a step's manifest, {} where it has none that can be read: it is not finished, or damaged."""
+    """Return a step's manifest, {} where it has none that can be read.
+
+    The step is not finished then, or damaged.
+    """
     with suppress(RunError):
-        if isinstance(manifest := store.read_json(folder / store.MANIFEST), dict):
+        manifest = store.read_json(folder / store.MANIFEST)
+        if isinstance(manifest, dict):
             return manifest
     return {}
 
@@ -108,16 +131,6 @@ def bytes_of(folder: Path) -> int:
     """Return how much the files in a folder, or one file, hold."""
     paths = folder.rglob("*") if folder.is_dir() else [folder]
     return sum(path.lstat().st_size for path in paths if not path.is_dir())
-
-
-_LEFTOVERS = (".work-*", ".*.tmp")
-CURRENT: Final = "report.html"  # of the variant that `RUN` opens
-VARIANTS_META: Final = (
-    "nextlong-variants"  # in the head of a page: which variants it shows
-)
-HEAD_CHARS: Final = (
-    60_000  # of a page, which hold its style sheet and the names of its variants
-)
 
 
 @dataclass(frozen=True)
@@ -132,78 +145,91 @@ class Waste:
 def choose(
     run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ()
 ) -> tuple[list[Variant], list[Variant]]:
-    """Return the variants to keep and those to delete; without names all are kept. Raises RunError for an unknown name."""
+    """Return the variants to keep and those to delete; without names all are kept.
+
+    Raises RunError for an unknown name.
+    """
     recorded = variant_records.existing(run_dir)
     known = [variant.name for variant in recorded]
     for name in (*keep, *drop):
         if name not in known:
-            raise RunError(
-                f"{run_dir} has no variant {name!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)"
-            )
-    kept = [
-        variant
-        for variant in recorded
-        if (not keep or variant.name in keep) and variant.name not in drop
-    ]
+            raise variant_records.unknown_variant(run_dir, name, known)
+    kept = []
+    dropped = []
+    for variant in recorded:
+        is_kept = not keep or variant.name in keep
+        if is_kept and variant.name not in drop:
+            kept.append(variant)
+        else:
+            dropped.append(variant)
     if not kept:
         raise RunError(
-            f"this would delete every variant of {run_dir}; keep one, or delete the folder itself"
+            where=run_dir,
+            problem="this would delete every variant of it",
+            fix="keep one, or delete the folder itself",
         )
-    return kept, [variant for variant in recorded if variant not in kept]
+    return kept, dropped
 
 
 def find_waste(
     run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()
 ) -> list[Waste]:
-    """Return the folders and files that no kept variant needs, in the order of the route."""
-    manifests = {
-        folder.name: manifest_of(folder)
-        for folder in sorted(run_dir.glob("[0-9][0-9]-*"))
-    }
-    inputs: dict[str, Json] = {
-        name: manifest.get("inputs", {}) for name, manifest in manifests.items()
-    }
-    needed = {folder for variant in kept for folder in variant.steps.values()}
-    only_dropped = {
-        folder for variant in dropped for folder in variant.steps.values()
-    } - needed
-    # Other exports and measurements of what a kept variant composed stay too, and the rows that any of them reads.
-    composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
-    needed |= {
-        name
-        for name, of in inputs.items()
-        if of.get("compose") in composed and name not in only_dropped
-    }
-    rows = {inputs.get(name, {}).get("rows") for name in needed}
-    needed |= {
-        name
-        for name in inputs
-        if name[2:].startswith("-rows-") and _fingerprint(name) in rows
-    }
+    """Return the folders and files that no kept variant needs.
+
+    In the order of the route.
+    """
+    folders = sorted(run_dir.glob("[0-9][0-9]-*"))
+    manifests = {folder.name: manifest_of(folder) for folder in folders}
+    needed = _needed_folders(manifests, kept, dropped)
     waste = []
-    for name, manifest in manifests.items():
-        folder = run_dir / name
-        if name in needed:
-            leftovers = [
-                path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))
-            ]
-            waste += [
-                Waste(path, bytes_of(path), "left by a killed run")
-                for path in leftovers
-            ]
-        else:
-            owners = ", ".join(
-                variant.name for variant in dropped if name in variant.steps.values()
-            )
-            why = (
-                f"used by {owners}"
-                if owners
-                else "used by no variant"
-                if manifest
-                else "not finished"
-            )
-            waste.append(Waste(folder, bytes_of(folder), why))
+    for folder in folders:
+        if folder.name in needed:
+            for pattern in _LEFTOVERS:
+                for path in sorted(folder.glob(pattern)):
+                    waste.append(Waste(path, bytes_of(path), "left by a killed run"))
+            continue
+        owners = [
+            variant.name for variant in dropped if folder.name in variant.steps.values()
+        ]
+        why = "not finished"
+        if owners:
+            why = f"used by {', '.join(owners)}"
+        elif manifests[folder.name]:
+            why = "used by no variant"
+        waste.append(Waste(folder, bytes_of(folder), why))
     return waste
+
+
+def _needed_folders(
+    manifests: Mapping[str, Json],
+    kept: Sequence[Variant],
+    dropped: Sequence[Variant],
+) -> set[str]:
+    """Return the names of the step folders that kept variants need.
+
+    Other exports and measurements of what a kept variant composed stay too, and the rows
+    that any of them reads.
+    """
+    needed = _folders_of(kept)
+    only_dropped = _folders_of(dropped) - needed
+    inputs = {name: manifest.get("inputs", {}) for name, manifest in manifests.items()}
+    composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
+    for name, inputs_of_step in inputs.items():
+        if inputs_of_step.get("compose") in composed and name not in only_dropped:
+            needed.add(name)
+    rows = {inputs.get(name, {}).get("rows") for name in needed}
+    for name in inputs:
+        if name[2:].startswith("-rows-") and _fingerprint(name) in rows:
+            needed.add(name)
+    return needed
+
+
+def _folders_of(variants: Sequence[Variant]) -> set[str]:
+    """Return the step folders that some variants consist of."""
+    folders: set[str] = set()
+    for variant in variants:
+        folders.update(variant.steps.values())
+    return folders
 
 
 def _fingerprint(folder: str) -> str:
@@ -211,43 +237,69 @@ def _fingerprint(folder: str) -> str:
 
 
 def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[Waste]:
-    """Return the reports to delete with dropped variants: their heads name one of these, or name no variants."""
-    gone, pages = {variant.name for variant in dropped}, []
-    for page in sorted(run_dir.glob("report-*.html")) if gone else []:
-        with page.open(encoding="utf-8", errors="replace") as file:
-            named = re.search(
-                rf'name="{VARIANTS_META}" content="([^"]*)"', file.read(HEAD_CHARS)
-            )
-        if named is None or not named[1] or {*named[1].split()} & gone:
+    """Return the reports to delete with dropped variants.
+
+    Their heads name one of these, or name no variants.
+    """
+    names = {variant.name for variant in dropped}
+    if not names:
+        return []
+    pages = []
+    for page in sorted(run_dir.glob("report-*.html")):
+        shown = _shown_variants(page)
+        if shown is None or shown & names:
             pages.append(page)
-    if variant_records.current(run_dir) in gone and (run_dir / CURRENT).exists():
+    if variant_records.current(run_dir) in names and (run_dir / CURRENT).exists():
         pages.append(run_dir / CURRENT)
     return [
         Waste(page, page.stat().st_size, "shows a deleted variant") for page in pages
     ]
 
 
+def _shown_variants(page: Path) -> set[str] | None:
+    """Return the variants that the head of a report names; None if it names none."""
+    with page.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(HEAD_CHARS)
+    named = re.search(rf'name="{VARIANTS_META}" content="([^"]*)"', head)
+    if named is None or not named[1]:
+        return None
+    return set(named[1].split())
+
+
 def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) -> None:
-    """Remove variants with their pages, then folders; the caller holds the run directory's lock."""
+    """Remove variants with their pages, then folders.
+
+    The caller holds the run directory's lock.
+    """
     with store.explained(run_dir):
-        pages, removed = find_pages(run_dir, dropped), {one.path for one in waste}
-        rows = {
-            _fingerprint(path.name)
-            for path in run_dir.glob("[0-9][0-9]-rows-*")
-            if path not in removed
-        }
-        kept = set(variant_records.variant_names(run_dir)) - {
-            variant.name for variant in dropped
-        }
-        data_folder.remove_stale(run_dir, kept=kept, rows=rows)
+        pages = find_pages(run_dir, dropped)
+        _remove_stale_data(run_dir, dropped, waste)
         for variant in dropped:
             variant_records.remove(variant)
         for page in pages:
             store.remove_file(page.path)
-        for path in (one.path for one in waste):
+        for wasted in waste:
+            path = wasted.path
             if path.is_dir():
-                # Renamed first: if the removal is interrupted, `store.locked` takes it for a killed task's and removes it.
-                shutil.rmtree(path.rename(run_dir / f".work-removed-{path.name}"))
+                # Renamed first: if the removal is interrupted, `store.locked` takes it
+                # for a killed task's and removes it.
+                renamed = run_dir / f".work-removed-{path.name}"
+                shutil.rmtree(path.rename(renamed))
             else:
                 path.unlink(missing_ok=True)
         card.write_index(run_dir)
+
+
+def _remove_stale_data(
+    run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]
+) -> None:
+    """Remove from `data/` what comes from dropped variants or removed rows."""
+    removed = {wasted.path for wasted in waste}
+    rows = {
+        _fingerprint(path.name)
+        for path in run_dir.glob("[0-9][0-9]-rows-*")
+        if path not in removed
+    }
+    kept = set(variant_records.names(run_dir))
+    kept.difference_update(variant.name for variant in dropped)
+    data_folder.remove_stale(run_dir, kept=kept, rows=rows)

@@ -33,7 +33,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from nextlong.artifacts.results import TokenizerFiles
 from nextlong.artifacts.rows import epoch_order
-from nextlong.artifacts.variant_records import flattened
+from nextlong.artifacts.variant_names import flattened
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError, TokenizerError
 from nextlong.runs.run import Run

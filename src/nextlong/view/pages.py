@@ -104,7 +104,7 @@ class Variants:
     @property
     def names(self) -> list[str]:
         """All of them, the oldest first."""
-        return variant_records.variant_names(self.run_dir)
+        return variant_records.names(self.run_dir)
 
     def get(self, name: str) -> _OpenVariant:
         """Return a variant, opened on first use. Raises RunError for an unknown name."""
