@@ -301,8 +301,9 @@ def train_recipe(machine: Machine, **keys: object) -> Any:
 def model_of(machine: Machine, recipe: Any, *, longest: int) -> tuple[Any, Any]:
     """Return a model with random weights, ready to train on the device, and its config."""
     from nextlong.train import model as models
+    from nextlong.train.prepare import config_of
 
-    config = models.config_of(recipe, vocabulary=None)
+    config = config_of(recipe, vocabulary=None)
     config.max_position_embeddings = longest
     with torch.device(machine.device):  # a billion random numbers take a CPU seconds
         model = models.make_model(recipe, config)
@@ -311,7 +312,7 @@ def model_of(machine: Machine, recipe: Any, *, longest: int) -> tuple[Any, Any]:
 
 def measure_start_check(machine: Machine) -> None:
     """Report what a training checks before its first step, for each kernel."""
-    from nextlong.train import model as models
+    from nextlong.train.check import check_model
 
     scratch = {
         "hidden_size": 256,
@@ -325,7 +326,7 @@ def measure_start_check(machine: Machine) -> None:
     def checked(kernel: str) -> str:
         recipe = train_recipe(machine, model__scratch=scratch, attention_kernel=kernel)
         model, _ = model_of(machine, recipe, longest=4096)
-        return models.check_model(
+        return check_model(
             model, recipe, device=torch.device(machine.device), is_packed=True
         )
 

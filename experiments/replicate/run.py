@@ -41,6 +41,7 @@ from nextlong.recipe import Recipe
 from nextlong.runs.run import Run
 from nextlong.text import Json
 from nextlong.train import forecast, loop, metrics
+from nextlong.train.checkpoints import CHECKPOINTS
 from nextlong.train.model import accelerator
 from nextlong.train.recipe import TrainRecipe
 
@@ -309,7 +310,7 @@ class _Experiment:
             TrainRecipe.from_dict(recipe, origin=training.name), Console(quiet=True)
         )
         steps = metrics.read(training.folder / metrics.STEPS)
-        shutil.rmtree(training.folder / loop.CHECKPOINTS, ignore_errors=True)
+        shutil.rmtree(training.folder / CHECKPOINTS, ignore_errors=True)
         made: Json = {
             "loss": float(np.mean([step["loss"] for step in steps[-10:]])),
             "tokens": sum(step["tokens"] for step in steps),

@@ -304,7 +304,7 @@ def saved(tmp_path, monkeypatch):
     from transformers import AutoModelForCausalLM
 
     from nextlong.train import metrics
-    from nextlong.train.model import Prepared
+    from nextlong.train.prepare import Prepared
     from nextlong.train.recipe import TrainRecipe
     from nextlong.train.titan import config
 

@@ -38,7 +38,7 @@ def test_logits_and_gradients_are_those_of_each_document_alone(kernel):
 
 @pytest.mark.parametrize("document", range(4))
 def test_changing_one_document_moves_no_output_of_another(document):
-    from nextlong.train.model import measure_leak
+    from nextlong.train.check import measure_leak
 
     found = measure_leak(
         llama("auto"), packed(BOUNDS)["input_ids"], BOUNDS, document=document
@@ -94,7 +94,8 @@ def test_a_step_at_524288_tokens_makes_no_tensor_of_t_times_t(
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from nextlong.train import forecast, model
+    from nextlong.train import forecast
+    from nextlong.train.prepare import config_of
     from nextlong.train.rows import packed_batch
 
     recipe = train_recipe(
@@ -107,7 +108,7 @@ def test_a_step_at_524288_tokens_makes_no_tensor_of_t_times_t(
     tokens = 524_288
     with FakeTensorMode():
         made = forecast.model_of_layers(
-            recipe, model.config_of(recipe, vocabulary=None), layers=2
+            recipe, config_of(recipe, vocabulary=None), layers=2
         )
         batch = packed_batch(
             torch.zeros(1, tokens, dtype=torch.int64),

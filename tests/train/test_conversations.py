@@ -127,31 +127,31 @@ def test_calls_of_tools_are_predicted_and_tools_are_rendered(tokenizer):
             CHATML,
             [turn("user", "a"), turn("assistant", None, tool_calls=[CALL])],
             {},
-            r"chat\.jsonl:1: has tool_calls, which the model's chat template does not",
+            "has tool_calls",
         ),
         (
             CHATML,
             [turn("user", "a"), turn("assistant", "b")],
             {"tools": [TOOL]},
-            r"chat\.jsonl:1: has tools, which",
+            "has tools,",
         ),
         (
             CHATML + "{# tool_calls #}",
             [turn("user", "a"), turn("assistant", None, tool_calls=[CALL])],
             {},
-            r"chat\.jsonl:1: .* cannot render the first 2 messages \(",
+            "first 2 messages",
         ),
         (
             "{{ raise_exception('roles must alternate') }}",
             [turn("user", "a"), turn("assistant", "b")],
             {},
-            r"chat\.jsonl:1: .* cannot render the first 1 messages \(roles must alter",
+            "(roles must alternate)",
         ),
         (
             CHATML,
             [turn("user", [{"type": "text", "text": "a"}]), turn("assistant", "b")],
             {},
-            r"chat\.jsonl:1: .* cannot render the first 1 messages",
+            "first 1 messages",
         ),
     ],
 )
@@ -159,8 +159,10 @@ def test_what_a_template_cannot_render_names_the_line(
     tokenizer, template, messages, more, told
 ):
     tokenizer.chat_template = template
-    with pytest.raises(CorpusError, match=told):
+    with pytest.raises(CorpusError) as error:
         rendered(tokenizer, messages, **more)
+    assert error.value.where == "chat.jsonl:1"
+    assert told in error.value.problem
 
 
 @pytest.mark.parametrize(
@@ -168,11 +170,11 @@ def test_what_a_template_cannot_render_names_the_line(
     [
         (
             "{% for m in messages %}{% if loop.last %}{{ m.content }}{% endif %}{% endfor %}",
-            "chat.jsonl:1: the chat template renders earlier turns differently",
+            "earlier turns",
         ),
         (
             CHATML.replace("assistant\\n'", "assistant\\n<think>'"),
-            "chat.jsonl:1: the chat template begins an answer with .*<think>'",
+            "<think>'",
         ),
     ],
 )
@@ -180,8 +182,10 @@ def test_templates_whose_answers_cannot_be_located(tokenizer, template, told):
     messages = [turn("user", "a"), turn("assistant", "b")]
     messages += [turn("user", "c"), turn("assistant", "d")]
     tokenizer.chat_template = template
-    with pytest.raises(TokenizerError, match=told):
+    with pytest.raises(TokenizerError) as error:
         rendered(tokenizer, messages)
+    assert error.value.where == "chat.jsonl:1"
+    assert told in error.value.problem
 
 
 def read(path, content):
@@ -203,7 +207,7 @@ def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path):
 @pytest.mark.parametrize(
     ("line", "told"),
     [
-        (b"{}", "not a conversation; write"),
+        (b"{}", "not a conversation"),
         (b"[1]", "not a conversation"),
         (b"\xff\xfe", "not a conversation"),
         (b'{"messages": null}', "not a conversation"),
@@ -211,25 +215,27 @@ def test_blank_lines_and_a_byte_order_mark_are_passed_over(tmp_path):
         (b'{"messages": []}', "without an answer"),
         (
             json.dumps({"messages": [turn("user", "a")]}).encode(),
-            "without an answer of the assistant; remove it",
+            "without an answer",
         ),
         (
             json.dumps(
                 {"messages": [turn("user", "a"), turn("assistant", None)]}
             ).encode(),
-            "message 1 has neither content nor tool_calls",
+            "message 1",
         ),
         (
             json.dumps(
                 {"messages": [{"role": "user"}, turn("assistant", "a")]}
             ).encode(),
-            "message 0 has neither content",
+            "message 0",
         ),
     ],
 )
 def test_lines_that_are_no_conversation_are_named(tmp_path, line, told):
-    with pytest.raises(CorpusError, match=rf"chat\.jsonl:2: .*{told}"):
+    with pytest.raises(CorpusError) as error:
         read(tmp_path / "chat.jsonl", GOOD.encode() + b"\n" + line)
+    assert error.value.where == f"{tmp_path / 'chat.jsonl'}:2"
+    assert told in error.value.problem
 
 
 def test_a_tokenizer_without_offsets_is_refused(tokenizer):
@@ -238,5 +244,7 @@ def test_a_tokenizer_without_offsets_is_refused(tokenizer):
         get_chat_template = tokenizer.get_chat_template
         apply_chat_template = tokenizer.apply_chat_template
 
-    with pytest.raises(TokenizerError, match="Slow does not tell; save the model with"):
+    with pytest.raises(TokenizerError) as error:
         rendered(Slow(), [turn("user", "a"), turn("assistant", "b")])
+    assert error.value.where == "data.chat"
+    assert "Slow" in error.value.problem

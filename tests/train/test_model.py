@@ -116,12 +116,13 @@ def test_rows_of_one_document_have_one_graph_and_a_packed_one_among_them_another
     import torch
 
     from nextlong.train import model
+    from nextlong.train.prepare import config_of
     from nextlong.train.rows import packed_batch
 
     monkeypatch.setattr(model, "COMPILER", "aot_eager")
     keys = {"model.scratch.vocabulary": 97}
     plain, compiled = (
-        model.make_model(one, model.config_of(one, vocabulary=None), is_packed=False)
+        model.make_model(one, config_of(one, vocabulary=None), is_packed=False)
         for one in (train_recipe(keys), train_recipe({**keys, "compile": "on"}))
     )
     torch._dynamo.reset()
@@ -157,6 +158,7 @@ def test_rows_of_1_to_8_documents_have_one_graph_and_the_gradients_of_eager(
     import torch
 
     from nextlong.train import model
+    from nextlong.train.prepare import config_of
     from nextlong.train.rows import packed_batch
 
     monkeypatch.setattr(model, "COMPILER", "aot_eager")
@@ -164,7 +166,7 @@ def test_rows_of_1_to_8_documents_have_one_graph_and_the_gradients_of_eager(
     recipe = train_recipe(keys)
     compiling = train_recipe({**keys, "compile": "on"})
     plain, compiled = (
-        model.make_model(one, model.config_of(one, vocabulary=None))
+        model.make_model(one, config_of(one, vocabulary=None))
         for one in (recipe, compiling)
     )
     torch._dynamo.reset()
@@ -204,14 +206,14 @@ def rope(base, scaling):
     return SimpleNamespace(model=SimpleNamespace(rope_base=base, rope_scaling=scaling))
 
 
-def _set_rope_base(*arguments, **given):
-    from nextlong.train import model
+def set_rope_base(*arguments, **given):
+    from nextlong.train import rope as ropes
 
-    return model._set_rope_base(*arguments, **given)
+    return ropes.set_rope_base(*arguments, **given)
 
 
 def test_transformers_ignores_the_old_attribute():
-    """If this fails, transformers has changed, and `_set_rope_base` can be simpler."""
+    """If this fails, transformers has changed, and `set_rope_base` can be simpler."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -228,7 +230,7 @@ def test_the_base_is_in_the_frequencies_and_survives_a_reload(tmp_path):
     from transformers import AutoModelForCausalLM
 
     stretched = config()
-    said = _set_rope_base(stretched, rope(2e8, "keep"), max_tokens=131_072)
+    said = set_rope_base(stretched, rope(2e8, "keep"), max_tokens=131_072)
     assert said == [
         "RoPE base: 200,000,000 (the model's was 10,000)",
         "longest row: 131,072 tokens (the model's was 2,048)",
@@ -249,7 +251,7 @@ def test_scaling_is_kept_or_replaced_and_said(scaling, kind):
     scaled = config(
         rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4}
     )
-    said = _set_rope_base(scaled, rope(1e6, scaling), max_tokens=2048)
+    said = set_rope_base(scaled, rope(1e6, scaling), max_tokens=2048)
     assert scaled.rope_parameters["rope_type"] == kind
     assert ("factor" in scaled.rope_parameters) == (scaling == "keep")
     assert {"keep": "kept", "replace": "replaced"}[scaling] in said[0]
@@ -268,11 +270,12 @@ def test_a_kept_scaling_gives_the_logits_of_the_source(
     import torch
 
     from nextlong.train import model
+    from nextlong.train.prepare import config_of
 
     recipe = train_recipe({"model.scratch": None, "model.path": str(scaled)})
-    own = model.config_of(recipe, vocabulary=None)
+    own = config_of(recipe, vocabulary=None)
     base = 1e4 if own.rope_parameters["rope_type"] == "default" else None
-    _set_rope_base(own, rope(base, "keep"), max_tokens=256)
+    set_rope_base(own, rope(base, "keep"), max_tokens=256)
     model.load_weights(recipe, own).save_pretrained(tmp_path / "kept")
     ids = torch.randint(97, (1, tokens), generator=torch.Generator().manual_seed(0))
     assert torch.equal(logits(tmp_path / "kept", ids), logits(scaled, ids))
@@ -286,10 +289,11 @@ def test_a_document_of_a_packed_row_has_the_logits_that_it_has_alone(
     import torch
 
     from nextlong.train import model
+    from nextlong.train.prepare import config_of
     from nextlong.train.rows import packed_batch
 
     recipe = train_recipe({"model.scratch": None, "model.path": str(scaled)})
-    ours = model.load_weights(recipe, model.config_of(recipe, vocabulary=None))
+    ours = model.load_weights(recipe, config_of(recipe, vocabulary=None))
     bounds = [0, 256, 280, 380, 580]
     ids = torch.randint(97, (1, 580), generator=torch.Generator().manual_seed(0))
     batch = packed_batch(ids, bounds)
@@ -307,7 +311,7 @@ def test_the_written_config_has_the_keys_of_transformers_4_and_5(scaled, tmp_pat
 
     import torch
 
-    from nextlong.train.model import write_rope_keys
+    from nextlong.train.rope import write_rope_keys
 
     both = shutil.copytree(scaled, tmp_path / "both")
     before = json.loads((both / "config.json").read_text())
@@ -343,11 +347,12 @@ def test_what_is_trained_names_its_base_for_transformers_4(train_recipe, quiet):
 def test_rows_that_a_model_cannot_be_stretched_to():
     from transformers import GPT2Config
 
-    with pytest.raises(
-        RecipeError, match=r"rows have 4,096 tokens .* set model\.rope_base"
-    ):
-        _set_rope_base(config(), rope(None, "keep"), max_tokens=4096)
-    with pytest.raises(RecipeError, match="gpt2 cannot be extended beyond 1,024"):
-        _set_rope_base(GPT2Config(), rope(None, "keep"), max_tokens=4096)
-    with pytest.raises(RecipeError, match="gpt2 has no single RoPE base"):
-        _set_rope_base(GPT2Config(), rope(1e6, "keep"), max_tokens=1024)
+    with pytest.raises(RecipeError) as error:
+        set_rope_base(config(), rope(None, "keep"), max_tokens=4096)
+    assert error.value.where == "model.rope_base"
+    with pytest.raises(RecipeError) as error:
+        set_rope_base(GPT2Config(), rope(None, "keep"), max_tokens=4096)
+    assert error.value.where == "model.path"
+    with pytest.raises(RecipeError) as error:
+        set_rope_base(GPT2Config(), rope(1e6, "keep"), max_tokens=1024)
+    assert (error.value.where, error.value.value) == ("model.rope_base", "1e+06")

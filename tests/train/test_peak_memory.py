@@ -108,11 +108,12 @@ def measured(recipe, config, lengths):
 def test_the_forecast_is_within_5_percent_of_what_the_allocator_held(
     train_recipe, sizes, lengths, changes
 ):
-    from nextlong.train import memory, model
+    from nextlong.train import memory
+    from nextlong.train.prepare import config_of
     from nextlong.train.sizes import sizes_of
 
     recipe = recipe_of(train_recipe, sizes, changes)
-    config = model.config_of(recipe, vocabulary=None)
+    config = config_of(recipe, vocabulary=None)
     found = memory.peak_memory(recipe, sizes_of(config), lengths, is_gpu=False)
     assert found.total == pytest.approx(measured(recipe, config, lengths), rel=0.05)
 

@@ -72,7 +72,7 @@ def train(args: argparse.Namespace) -> None:
     if engine == "torchtitan":
         from nextlong.train.titan.launch import train
     elif engine == "trl":
-        from nextlong.train.loop import fine_tune as train
+        from nextlong.train.sft import fine_tune as train
     else:
         from nextlong.train.loop import train
 

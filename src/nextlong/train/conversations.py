@@ -26,6 +26,7 @@ from transformers import PreTrainedTokenizerBase
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.text import Json
 
+_SHAPE_FIX: Final = 'write {"messages": [{"role": …, "content": …}, …]}'
 # What a chat template raises for turns that it was not written for.
 _TEMPLATE_ERRORS: Final = (
     jinja2.TemplateError,
@@ -38,7 +39,10 @@ _TEMPLATE_ERRORS: Final = (
 
 @dataclass(frozen=True)
 class Conversation:
-    """A line of the file: its place for messages, the turns, and the tools that they may call."""
+    """A line of the file: the turns, and the tools that they may call.
+
+    `where` names the line in errors.
+    """
 
     where: str
     messages: Sequence[Json]
@@ -54,27 +58,37 @@ def read_conversations(path: Path) -> Iterator[Conversation]:
                     yield _parsed(line, where=f"{path}:{number}")
     except OSError as error:
         raise RecipeError(
-            f"data.chat: {path} cannot be read: {error.strerror}; name a JSON Lines file"
+            where="data.chat",
+            problem=f"{path} cannot be read: {error.strerror}",
+            fix="name a JSON Lines file",
         ) from None
 
 
 def _parsed(line: bytes, *, where: str) -> Conversation:
     """Return the conversation of a line. Raises CorpusError if it is none."""
-    shape = '{"messages": [{"role": …, "content": …}, …]}'
     try:
         record = json.loads(line.decode("utf-8-sig"))
-        messages, tools = record["messages"], record.get("tools") or []
+        messages = record["messages"]
+        tools = record.get("tools") or []
         roles = [message["role"] for message in messages]
     except (ValueError, LookupError, TypeError, AttributeError):
-        raise CorpusError(f"{where}: not a conversation; write {shape}") from None
+        raise CorpusError(
+            where=where, problem="it is not a conversation", fix=_SHAPE_FIX
+        ) from None
     for number, message in enumerate(messages):
         has_content = isinstance(message.get("content"), str | list)
         if not has_content and not message.get("tool_calls"):
-            problem = f"message {number} has neither content nor tool_calls"
-            raise CorpusError(f"{where}: {problem}; write {shape}")
+            raise CorpusError(
+                where=where,
+                problem=f"message {number} has neither content nor tool_calls",
+                fix=_SHAPE_FIX,
+            )
     if "assistant" not in roles:
-        problem = "a conversation without an answer of the assistant"
-        raise CorpusError(f"{where}: {problem}; remove it")
+        raise CorpusError(
+            where=where,
+            problem="it is a conversation without an answer of the assistant",
+            fix="remove it",
+        )
     return Conversation(where, messages, tools)
 
 
@@ -88,7 +102,8 @@ def render(
     """
     _check_tools(conversation, tokenizer)
     text = ""
-    answers: list[tuple[int, int]] = []  # first and last character of each in the text
+    # The first character of each answer in the text, and the one behind its last.
+    answers: list[tuple[int, int]] = []
     for turn, message in enumerate(conversation.messages):
         if message["role"] != "assistant":
             continue
@@ -98,12 +113,13 @@ def render(
         if not text.startswith(prompt):
             earlier = _text_of(conversation, tokenizer, turns=turn)
             _check_appended(text, earlier, conversation)
-            begun = f"the chat template begins an answer with {prompt[-40:]!r}"
-            problem = f"{begun}, and renders answer {len(answers)} otherwise"
-            cure = (
-                "use a template that does not, or write what it adds into the answers"
+            raise TokenizerError(
+                where=conversation.where,
+                problem="the chat template begins an answer with "
+                f"{prompt[-40:]!r}, and renders answer {len(answers)} otherwise",
+                fix="use a template that does not, or write what it adds into the "
+                "answers",
             )
-            raise TokenizerError(f"{conversation.where}: {problem}; {cure}")
         answers.append((len(prompt), len(text)))
     whole = _text_of(conversation, tokenizer, turns=len(conversation.messages))
     _check_appended(whole, text, conversation)
@@ -113,14 +129,16 @@ def render(
 def _check_tools(
     conversation: Conversation, tokenizer: PreTrainedTokenizerBase
 ) -> None:
-    """Raise CorpusError where the chat template would silently leave tools or their calls out."""
+    """Raise CorpusError where the template would silently leave out tools or calls."""
     template = tokenizer.get_chat_template(tools=list(conversation.tools) or None)
     calls = any(message.get("tool_calls") for message in conversation.messages)
     for name, is_used in (("tool_calls", calls), ("tools", bool(conversation.tools))):
         if is_used and name not in template:
-            problem = f"has {name}, which the model's chat template does not render"
-            cure = "remove the conversation, or use a model with a template for tools"
-            raise CorpusError(f"{conversation.where}: {problem}; {cure}")
+            raise CorpusError(
+                where=conversation.where,
+                problem=f"it has {name}, which the model's chat template does not render",
+                fix="remove the conversation, or use a model with a template for tools",
+            )
 
 
 def _text_of(
@@ -139,20 +157,23 @@ def _text_of(
             add_generation_prompt=asks_for_answer,
         )
     except _TEMPLATE_ERRORS as error:
-        problem = f"the model's chat template cannot render the first {turns} messages"
-        cure = "change or remove the conversation"
         raise CorpusError(
-            f"{conversation.where}: {problem} ({error}); {cure}"
+            where=conversation.where,
+            problem="the model's chat template cannot render the first "
+            f"{turns} messages ({error})",
+            fix="change or remove the conversation",
         ) from None
     return str(text)
 
 
 def _check_appended(longer: str, text: str, conversation: Conversation) -> None:
+    """Raise TokenizerError unless a longer text begins with a shorter one."""
     if not longer.startswith(text):
-        problem = "the chat template renders earlier turns differently once there are later ones"
-        cure = "use a template that only appends"
         raise TokenizerError(
-            f"{conversation.where}: {problem}, so answers cannot be located; {cure}"
+            where=conversation.where,
+            problem="the chat template renders earlier turns differently once there are "
+            "later ones, so answers cannot be located",
+            fix="use a template that only appends",
         )
 
 
@@ -161,18 +182,21 @@ def _tokens_of(
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the ids of a text (T,), and which of them hold a character of an answer."""
     if not tokenizer.is_fast:
-        name = type(tokenizer).__name__
-        problem = f"data.chat needs to know which characters a token stands for, and {name} does not tell"
-        cure = "save the model with a fast tokenizer (tokenizer.json)"
-        raise TokenizerError(f"{problem}; {cure}")
+        raise TokenizerError(
+            where="data.chat",
+            problem="it needs to know which characters a token stands for, and "
+            f"{type(tokenizer).__name__} does not tell",
+            fix="save the model with a fast tokenizer (tokenizer.json)",
+        )
     encoded: Any = tokenizer(
         text, add_special_tokens=False, return_offsets_mapping=True
     )
-    places = np.array(encoded["offset_mapping"], np.int64).reshape(-1, 2)
-    ends = places[:, 1]
-    # Some tokenizers count a token without its spaces: it then begins where the one before ends.
-    begins = np.minimum(places[:, 0], np.append(0, ends[:-1]))
+    # (T,): the first character of each token, and the one behind its last.
+    starts, ends = np.array(encoded["offset_mapping"], np.int64).reshape(-1, 2).T
+    # Some tokenizers count a token without its spaces: it then begins where the one
+    # before ends.
+    starts = np.minimum(starts, np.append(0, ends[:-1]))
     is_answer = np.zeros(len(ends), bool)
     for first, last in answers:
-        is_answer |= (ends > first) & (begins < last)
+        is_answer |= (ends > first) & (starts < last)
     return np.array(encoded["input_ids"], np.int64), is_answer

@@ -27,13 +27,12 @@ from nextlong.text import Json, counted
 from nextlong.train.attention import register_attention
 from nextlong.train.memory import PeakMemory, peak_memory, sharded_memory
 from nextlong.train.model import (
-    Prepared,
     accelerator,
     autocast,
     memory_advice,
-    prepare,
     ready_to_train,
 )
+from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe, micro_batches
 from nextlong.train.rows import on_device, packed_batch
 from nextlong.train.sizes import Sizes, flops, sizes_of

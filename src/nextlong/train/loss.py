@@ -95,8 +95,8 @@ def _logit_scale(model: PreTrainedModel) -> float:
     config = model.config
     if getattr(config, "final_logit_softcapping", None):
         raise ValueError(
-            f"{type(model).__name__} soft-caps its logits (final_logit_softcapping); "
-            "this loss does not"
+            "the logits are soft-capped (final_logit_softcapping), which this loss does "
+            "not compute"
         )
     if getattr(config, "lm_head_multiplier", None):
         return float(config.lm_head_multiplier)

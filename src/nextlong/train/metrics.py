@@ -1,11 +1,12 @@
-"""Metrics: the measurements of each step and each validation, as JSON lines, on the terminal, and in a figure of the loss.
+"""Metrics: what each step and each validation measured.
 
 In:  steps; a model and rows that are never trained on, with their spans.
-Out: `metrics.jsonl`, `held_out.jsonl`, `loss.svg` and `loss.png`. Lines after the checkpoint that a training resumes from are
-removed first.
+Out: `metrics.jsonl`, `held_out.jsonl`, `loss.svg` and `loss.png`, and lines on the
+     terminal. Lines after the checkpoint that a training resumes from are removed first.
 
-Held-out losses are measured by role, by position, and by distance to the previous meta-chunk. A loss of meta-chunks that falls at
-long distances, while that of negatives does not fall alone, is what the method is for: a meta-chunk depends on the previous one,
+Held-out losses are measured by role, by position, and by distance to the previous
+meta-chunk. A loss of meta-chunks that falls at long distances, while that of negatives
+does not fall alone, is what the method is for: a meta-chunk depends on the previous one,
 thousands of tokens back.
 """
 
@@ -23,7 +24,7 @@ from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -39,13 +40,14 @@ from nextlong.train.loss import IGNORED
 from nextlong.train.recipe import Watch
 from nextlong.train.rows import TrainingRow, TrainingRows, flat, on_device
 
-STEPS, _HELD_OUT = "metrics.jsonl", "held_out.jsonl"
+STEPS: Final = "metrics.jsonl"
+_HELD_OUT: Final = "held_out.jsonl"
 _LOG_LINES: Final = 20  # printed for all steps where there is no terminal
 _SPIKE_WINDOW: Final = 20  # steps
 _SMOOTHED_STEPS: Final = 10  # whose mean speed and loss are shown
 STOPPED_ADVICE: Final = (
-    "choose another `out` with a lower training.lr or more training.warmup_steps; or, if this is harmless, raise "
-    "watch.spike and run the same command again, which resumes"
+    "choose another `out` with a lower training.lr or more training.warmup_steps; or, if "
+    "this is harmless, raise watch.spike and run the same command again, which resumes"
 )
 _BY_DISTANCE: Final = "Held-out meta-chunks, by distance"
 _COLOURS: Final = {"meta": "#b5472f", "negative": "#5b7a8c", "document": "#5b7a8c"}
@@ -53,11 +55,11 @@ _COLOURS: Final = {"meta": "#b5472f", "negative": "#5b7a8c", "document": "#5b7a8
 
 @dataclass(frozen=True)
 class TrainedStep:
-    """What a step, counted from 1, measured: mean loss, norm of the gradient before clipping, tokens, seconds."""
+    """What a step, counted from 1, measured."""
 
     step: int
-    loss: float
-    grad_norm: float
+    loss: float  # mean over its tokens
+    grad_norm: float  # before clipping
     lr: float
     tokens: int
     seconds: float
@@ -69,107 +71,109 @@ class Metrics:
     def __init__(self, out: Path, watch: Watch, *, first_step: int) -> None:
         self._out = out
         for path in (out / STEPS, out / _HELD_OUT):
-            kept = (
-                [row for row in read(path) if row["step"] <= first_step]
-                if first_step
-                else []
-            )
             if path.exists():
+                kept = []
+                if first_step:
+                    kept = [row for row in read(path) if row["step"] <= first_step]
+                lines = [json.dumps(row) + "\n" for row in kept]
                 with store.explained(path):
-                    store.write_file(
-                        path, "".join(json.dumps(row) + "\n" for row in kept)
-                    )
-        self._recent_losses = [row["loss"] for row in read(out / STEPS)][
-            -_SPIKE_WINDOW:
-        ]
+                    store.write_file(path, "".join(lines))
+        losses = [row["loss"] for row in read(out / STEPS)]
+        self._recent_losses = losses[-_SPIKE_WINDOW:]
         self._spike = watch.spike
 
     def step(self, step: TrainedStep) -> None:
         """Log a step."""
         self._append(STEPS, asdict(step))
-        self._recent_losses = [*self._recent_losses, step.loss][-_SPIKE_WINDOW:]
+        losses = [*self._recent_losses, step.loss]
+        self._recent_losses = losses[-_SPIKE_WINDOW:]
 
     def fault(self, number: int, loss: float, grad_norm: float) -> str | None:
-        """Describe why a training must stop: a step is not finite, or its loss is a spike (`watch.spike`); else None."""
+        """Describe why a training must stop, or return None.
+
+        A step is not finite, or its loss is a spike (`watch.spike`).
+        """
         for name, value in (("loss", loss), ("norm of the gradient", grad_norm)):
             if not math.isfinite(value):
                 return f"the {name} of step {number} is {value}"
-        spike, recent = self._spike, self._recent_losses
-        if (
-            spike is None
-            or len(recent) < _SPIKE_WINDOW
-            or loss <= spike * median(recent)
-        ):
+        recent = self._recent_losses
+        if self._spike is None or len(recent) < _SPIKE_WINDOW:
             return None
-        usual = f"{spike:g} times the median of the last {_SPIKE_WINDOW}"
-        return f"the loss of step {number} is {loss:.3f}, more than {usual}"
+        if loss <= self._spike * median(recent):
+            return None
+        return (
+            f"the loss of step {number} is {loss:.3f}, more than {self._spike:g} times "
+            f"the median of the last {_SPIKE_WINDOW}"
+        )
 
     def held_out(self, step: int, measured: Json) -> None:
         """Log a validation, as returned by `means`."""
         self._append(_HELD_OUT, {"step": step, **measured})
 
     def flush(self) -> None:
-        """Write everything to the disk; called before a checkpoint, which is never ahead of the logs."""
+        """Write everything to the disk.
+
+        Called before a checkpoint, which is never ahead of the logs.
+        """
         for path in (self._out / STEPS, self._out / _HELD_OUT):
             if path.exists():
                 store.sync(path)
 
     def _append(self, name: str, row: Json) -> None:
-        with (
-            store.explained(self._out / name),
-            (self._out / name).open("a", encoding="utf-8") as file,
-        ):
+        path = self._out / name
+        with store.explained(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
 
 def read(path: Path) -> list[Json]:
-    """Return the rows of a log: `step`, and numbers by name; those of roles and distances are nested."""
+    """Return the rows of a log: `step`, and numbers by name.
+
+    Those of roles and distances are nested.
+    """
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
-    return [
-        json.loads(line) for line in lines if line.endswith("}")
-    ]  # a kill may have torn the last
+    # A kill may have torn the last line.
+    return [json.loads(line) for line in lines if line.endswith("}")]
 
 
 @contextmanager
 def shown_progress(
     console: Console, *, steps: int, peak_flops: float | None
 ) -> Iterator[Callable[[TrainedStep, float], None]]:
-    """Yield a function that prints a finished step: some of them as lines, and on a terminal the last one below.
+    """Yield a function that prints a finished step.
 
-    It takes the step and its operations, which over `peak_flops` give the MFU; None
-    where the device's peak is unknown.
+    Some steps are lines, and on a terminal the last one is shown below them. It takes
+    the step and its operations, which over `peak_flops` give the MFU; None where the
+    device's peak is unknown.
     """
-    recent, status = deque[TrainedStep](maxlen=_SMOOTHED_STEPS), console.status("")
+    recent = deque[TrainedStep](maxlen=_SMOOTHED_STEPS)
     recent_flops = deque[float](maxlen=_SMOOTHED_STEPS)
+    status = console.status("")
+    line_every = max(1, steps // _LOG_LINES)
 
     def show(done: TrainedStep, flops: float) -> None:
         recent.append(done)
         recent_flops.append(flops)
-        unit = (
-            1 if sys.platform == "darwin" else 1024
-        )  # of ru_maxrss, the peak of the process
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        peak_bytes = (
-            torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident
-        )
-        count, seconds = len(recent), sum(one.seconds for one in recent)
-        speed = sum(one.tokens for one in recent) / seconds
+        seconds = sum(step.seconds for step in recent)
+        tokens = sum(step.tokens for step in recent)
+        mean_loss = sum(step.loss for step in recent) / len(recent)
+        left_seconds = (steps - done.step) * seconds / len(recent)
+        mfu = "–"
+        if peak_flops:
+            mfu = f"{sum(recent_flops) / seconds / peak_flops:.1%}"
         words = [
             f"step {done.step}/{steps}",
-            f"loss {sum(one.loss for one in recent) / count:.4f}",
+            f"loss {mean_loss:.4f}",
             f"gradient {done.grad_norm:.2f}",
             f"lr {done.lr:.2e}",
-            f"tokens/s {speed:,.0f}",
-            f"MFU {sum(recent_flops) / seconds / peak_flops:.1%}"
-            if peak_flops
-            else "MFU –",
-            f"memory {peak_bytes / 1e9:.2f} GB",
-            f"left {timedelta(seconds=round((steps - done.step) * seconds / count))}",
+            f"tokens/s {tokens / seconds:,.0f}",
+            f"MFU {mfu}",
+            f"memory {_peak_bytes() / 1e9:.2f} GB",
+            f"left {timedelta(seconds=round(left_seconds))}",
         ]
         line = " · ".join(words)
-        if done.step in (1, steps) or done.step % max(1, steps // _LOG_LINES) == 0:
+        if done.step in (1, steps) or done.step % line_every == 0:
             tables.say(line, console)
         status.update(line)
 
@@ -177,61 +181,45 @@ def shown_progress(
         yield show
 
 
+def _peak_bytes() -> int:
+    """Return the most memory that training has taken, of the GPU or of this process."""
+    if torch.cuda.is_available():
+        return int(torch.cuda.max_memory_allocated())
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+# The lines of a chart by name, each of points (x, loss); a word as x is a category.
+_Lines = dict[str, list[tuple[float | str, float]]]
+
+
 def draw(out: Path) -> Path | None:
-    """Draw `out/loss.svg` and `out/loss.png` from the logs; return the first, or None where matplotlib is not installed."""
+    """Draw `out/loss.svg` and `out/loss.png` from the logs; return the first.
+
+    None where matplotlib is not installed.
+    """
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
         return None
-    steps, measured = read(out / STEPS), read(out / _HELD_OUT)
-    # Of each chart: its title, and lines by name, each of points (x, loss); a word as x is a category.
-    by_distance = [row for row in measured if row["distance"]]
-    charts: dict[str, dict[str, list[tuple[float | str, float]]]] = {
-        "Loss": {
-            name: [(row["step"], row["loss"]) for row in rows]
-            for name, rows in (("training", steps), ("held out", measured))
-        },
-        "Held out, by role": {
-            role: [
-                (row["step"], row["role"][role][0])
-                for row in measured
-                if role in row["role"]
-            ]
-            for role in _COLOURS
-        },
-        _BY_DISTANCE: {  # before training, and after it
-            f"step {row['step']}": [
-                (name, row["distance"][name][0])
-                for name in _DISTANCES
-                if name in row["distance"]
-            ]
-            for row in by_distance[:: max(1, len(by_distance) - 1)]
-        },
+    charts = {}
+    for title, lines in _charts(out).items():
+        drawn = {name: points for name, points in lines.items() if points}
+        if drawn:
+            charts[title] = drawn
+    style: Any = {
+        "svg.hashsalt": "nextlong",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
     }
-    drawn = [
-        (title, kept)
-        for title, lines in charts.items()
-        if (kept := {n: one for n, one in lines.items() if one})
-    ]
-    with mpl.rc_context(
-        {
-            "svg.hashsalt": "nextlong",
-            "axes.spines.top": False,
-            "axes.spines.right": False,
-        }
-    ):
-        figure = Figure(figsize=(4.5 * len(drawn), 4), layout="constrained")
-        for axes, (title, lines) in zip(
-            figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True
-        ):
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(4.5 * len(charts), 4), layout="constrained")
+        (axes_of_row,) = figure.subplots(1, len(charts), squeeze=False)
+        for axes, (title, lines) in zip(axes_of_row, charts.items(), strict=True):
             for name, points in lines.items():
-                axes.plot(
-                    *zip(*points, strict=True),
-                    color=_COLOURS.get(name),
-                    marker=".",
-                    label=name,
-                )
+                x, loss = zip(*points, strict=True)
+                axes.plot(x, loss, color=_COLOURS.get(name), marker=".", label=name)
             is_by_step = title != _BY_DISTANCE
             x_label = "step" if is_by_step else "tokens since the previous meta-chunk"
             axes.set(title=title, xlabel=x_label, ylabel="nats per token")
@@ -242,16 +230,36 @@ def draw(out: Path) -> Path | None:
     return out / "loss.svg"
 
 
+def _charts(out: Path) -> dict[str, _Lines]:
+    """Return the lines of each chart by its title."""
+    training = read(out / STEPS)
+    held_out = read(out / _HELD_OUT)
+    by_step: _Lines = {
+        "training": [(row["step"], row["loss"]) for row in training],
+        "held out": [(row["step"], row["loss"]) for row in held_out],
+    }
+    by_role: _Lines = {}
+    for role in _COLOURS:
+        rows = [row for row in held_out if role in row["role"]]
+        by_role[role] = [(row["step"], row["role"][role][0]) for row in rows]
+    # Before training, and after it.
+    with_distances = [row for row in held_out if row["distance"]]
+    last = max(1, len(with_distances) - 1)
+    by_distance: _Lines = {}
+    for row in with_distances[::last]:
+        losses = row["distance"]
+        names = [name for name in _DISTANCES if name in losses]
+        by_distance[f"step {row['step']}"] = [(name, losses[name][0]) for name in names]
+    return {"Loss": by_step, "Held out, by role": by_role, _BY_DISTANCE: by_distance}
+
+
 _POSITION_BINS: Final = 8
 _NEAREST: Final = 512  # tokens; each distance bin is twice as far as the one before
 _DISTANCE_BINS: Final = 12
 _DISTANCES: Final = (
     "first",
     f"<{_NEAREST}",
-    *(
-        f"{_NEAREST << place}–{_NEAREST << (place + 1)}"
-        for place in range(_DISTANCE_BINS - 2)
-    ),
+    *(f"{_NEAREST << n}–{_NEAREST << n + 1}" for n in range(_DISTANCE_BINS - 2)),
 )
 # All groups are counted in one array: all tokens, then roles, positions and distances.
 _FIRST_ROLE: Final = 1
@@ -261,22 +269,18 @@ _GROUPS: Final = _FIRST_DISTANCE + len(_DISTANCES)
 
 
 def measure(
-    model: PreTrainedModel, rows: TrainingRows, *, most: int, device: torch.device
+    model: PreTrainedModel, rows: TrainingRows, *, max_rows: int, device: torch.device
 ) -> Json:
-    """Return the losses of the first `most` rows, as `means` does."""
+    """Return the losses of the first `max_rows` rows, as `means` does."""
     totals = np.zeros((2, _GROUPS))
     model.eval()
     with torch.no_grad():
-        for number in range(min(most, len(rows))):
+        for number in range(min(max_rows, len(rows))):
             row = rows[number]
-            losses = (
-                model(**on_device(flat([row]), device), per_token=True)
-                .loss[0]
-                .double()
-                .cpu()
-                .numpy()
-            )
-            totals += tally(row, losses, longest=rows.row_tokens)
+            batch = on_device(flat([row]), device)
+            (losses,) = model(**batch, per_token=True).loss
+            row_losses = losses.double().cpu().numpy()
+            totals += tally(row, row_losses, longest=rows.row_tokens)
     model.train()
     return means(totals, longest=rows.row_tokens)
 
@@ -284,56 +288,71 @@ def measure(
 def tally(
     row: TrainingRow, losses: NDArray[np.float64], *, longest: int
 ) -> NDArray[np.float64]:
-    """Return the sums of losses (T,) and the tokens of each group, (2, groups), of the row's targets."""
+    """Return the sums of losses (T,) and the tokens of each group, (2, groups).
+
+    Only the row's targets count.
+    """
     is_target = row.labels.numpy() != IGNORED
     totals = np.zeros((2, _GROUPS))
-    totals[:, 0] = losses[is_target].sum(), is_target.sum()
-    # The groups of each token, (T,): it counts once by role, once by position and, in a meta-chunk, once by distance.
-    grouped = [_FIRST_POSITION + row.position_ids.numpy() * _POSITION_BINS // longest]
-    if (spans := row.spans) is not None:
-        # The distance bin of each span, from the tokens between a meta-chunk and the previous one of its sequence (0: it is the
-        # first; those between two sequences count for nothing); −1 of what is no meta-chunk.
-        meta_places = np.flatnonzero(spans["role"] == META)
-        meta_spans, bins = spans[meta_places], np.full(len(spans), -1)
-        distances = meta_spans["first"][1:] - meta_spans["last"][:-1]
-        places = np.zeros(len(meta_spans), np.int64)
-        far = (
-            np.floor(np.log2(np.maximum(distances, 1) / _NEAREST)).astype(np.int64) + 2
-        )
-        places[1:] = np.clip(far, 1, len(_DISTANCES) - 1) * (
-            np.diff(meta_spans["sequence"]) == 0
-        )
-        bins[meta_places] = _FIRST_DISTANCE + places
-        of_spans = (_FIRST_ROLE + spans["role"].astype(np.int64), bins)
-        grouped += [
-            np.repeat(groups, spans["last"] - spans["first"]) for groups in of_spans
-        ]
-    for groups in grouped:
-        counted = is_target & (groups >= 0)
-        totals[0] += np.bincount(groups[counted], losses[counted], minlength=_GROUPS)
-        totals[1] += np.bincount(groups[counted], minlength=_GROUPS)
+    totals[0, 0] = losses[is_target].sum()
+    totals[1, 0] = is_target.sum()
+    # The groups of each token, (T,): it counts once by position, once by role and, in a
+    # meta-chunk, once by distance.
+    position_bins = row.position_ids.numpy() * _POSITION_BINS // longest
+    groups_of_tokens = [_FIRST_POSITION + position_bins]
+    if row.spans is not None:
+        spans = row.spans
+        lengths = spans["last"] - spans["first"]
+        roles = _FIRST_ROLE + spans["role"].astype(np.int64)
+        groups_of_tokens.append(np.repeat(roles, lengths))
+        groups_of_tokens.append(np.repeat(_distance_groups(spans), lengths))
+    for groups in groups_of_tokens:
+        is_counted = is_target & (groups >= 0)
+        counted = groups[is_counted]
+        totals[0] += np.bincount(counted, losses[is_counted], minlength=_GROUPS)
+        totals[1] += np.bincount(counted, minlength=_GROUPS)
     return totals
 
 
-def means(totals: NDArray[np.float64], *, longest: int) -> Json:
-    """Return the mean losses of added tallies, nats per token: `loss` over all tokens; by `role`, `position` and `distance` the
-    mean loss and the number of tokens of each group that has tokens.
+def _distance_groups(spans: NDArray[np.void]) -> NDArray[np.int64]:
+    """Return the group of each span by distance, (spans,), −1 of what is no meta-chunk.
+
+    The distance is the tokens between a meta-chunk and the previous one of its sequence;
+    those between two sequences count for nothing.
     """
-    edges = [longest * place // _POSITION_BINS for place in range(_POSITION_BINS + 1)]
-    positions = [f"{first}–{last}" for first, last in pairwise(edges)]
-    with np.errstate(invalid="ignore"):  # groups without tokens are left out below
-        groups = zip(
-            (totals[0] / totals[1]).tolist(),
-            totals[1].astype(int).tolist(),
-            strict=True,
-        )
-    measured: Json = {"loss": next(groups)[0]}
-    for kind, names in (
-        ("role", ROLES),
-        ("position", positions),
-        ("distance", _DISTANCES),
-    ):
-        measured[kind] = {
-            name: group for name, group in zip(names, groups, strict=False) if group[1]
-        }
+    meta_spans = np.flatnonzero(spans["role"] == META)
+    metas = spans[meta_spans]
+    distances = metas["first"][1:] - metas["last"][:-1]
+    doublings = np.floor(np.log2(np.maximum(distances, 1) / _NEAREST))
+    far_bins = np.clip(doublings.astype(np.int64) + 2, 1, len(_DISTANCES) - 1)
+    is_same_sequence = np.diff(metas["sequence"]) == 0
+    bins = np.zeros(len(metas), np.int64)  # 0: the first of its sequence
+    bins[1:] = far_bins * is_same_sequence
+    groups = np.full(len(spans), -1)
+    groups[meta_spans] = _FIRST_DISTANCE + bins
+    return groups
+
+
+def means(totals: NDArray[np.float64], *, longest: int) -> Json:
+    """Return the mean losses of added tallies, nats per token.
+
+    `loss` over all tokens; by `role`, `position` and `distance` the mean loss and the
+    number of tokens of each group that has tokens.
+    """
+    bounds = [longest * n // _POSITION_BINS for n in range(_POSITION_BINS + 1)]
+    positions = [f"{start}–{end}" for start, end in pairwise(bounds)]
+    sums, tokens = totals
+    # Groups without tokens, which have no mean, are left out below.
+    with np.errstate(invalid="ignore"):
+        losses = (sums / tokens).tolist()
+    groups = zip(losses, tokens.astype(int).tolist(), strict=True)
+    overall, _ = next(groups)
+    measured: Json = {"loss": overall}
+    names_of_kinds = {"role": ROLES, "position": positions, "distance": _DISTANCES}
+    for kind, names in names_of_kinds.items():
+        measured[kind] = {}
+        # The names first: `zip` would else take a group more than there are names.
+        for name, (loss, count) in zip(names, groups, strict=False):
+            if count:
+                measured[kind][name] = (loss, count)
     return measured

@@ -49,7 +49,7 @@ from nextlong.text import Json
 from nextlong.train.emit import check_llama
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import STOPPED_ADVICE, Metrics, TrainedStep, means, tally
-from nextlong.train.model import Prepared, prepare
+from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe, micro_batches
 from nextlong.train.rows import TrainingRow
 from nextlong.train.titan.versions import installed_version

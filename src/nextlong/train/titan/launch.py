@@ -26,10 +26,11 @@ from safetensors import SafetensorError, safe_open
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
-from nextlong.train.loop import explained, publish
+from nextlong.train.checkpoints import explained, publish
 from nextlong.train.metrics import STOPPED_ADVICE
-from nextlong.train.model import RECORD, Prepared, write_rope_keys
+from nextlong.train.prepare import RECORD, Prepared
 from nextlong.train.recipe import ENGINE_KEYS, TrainRecipe, check_supported
+from nextlong.train.rope import write_rope_keys
 from nextlong.train.titan.versions import TRIED, installed_version, version_or_commit
 
 _KEYS: Final = {
