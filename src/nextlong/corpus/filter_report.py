@@ -1,7 +1,8 @@
-"""Filter report: how many records, documents and chunks were filtered out for each reason, with examples.
+"""Filter report: what was filtered out for each reason, with examples.
 
-In:  the counts of ingest, select, near_duplicates and decontaminate, and their files. Out: one JSON file for people to read.
-Also counts kept documents that share an id.
+In:  the counts of ingest, select, near_duplicates and decontaminate, and their files.
+Out: one JSON file for people to read: records, documents and chunks by reason. Also counts
+     kept documents that share an id.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ from nextlong.engine.step import (
 from nextlong.recipe import Ingest
 
 _EXAMPLES: Final = 5
-_EXAMINED: Final = 200  # removed documents examined, to distinguish duplicates from documents over a cap
+# Removed documents examined, to distinguish duplicates from documents over a cap.
+_EXAMINED: Final = 200
 _HEAD_CHARS: Final = 200
 _ID_HEAD_CHARS: Final = 60
 
@@ -44,7 +46,10 @@ _Paths = Sequence[Path]
 
 
 class FilterReason(StrEnum):
-    """Why a record, document or chunk was filtered out; `REJECTED` and `SKIPPED` are followed by a kind."""
+    """Why a record, document or chunk was filtered out.
+
+    `REJECTED` and `SKIPPED` are followed by a kind.
+    """
 
     REJECTED = "rejected: "
     SKIPPED = "skipped: "
@@ -58,11 +63,16 @@ class FilterReason(StrEnum):
 
 
 class LeftOutResult(TaskResult):
-    """How many records, documents or chunks were filtered out, by reason, and how many kept documents share an id."""
+    """How many records, documents or chunks were filtered out, by reason.
+
+    And how many kept documents share an id.
+    """
 
     left_out: dict[str, int]
-    same_ids: int = 0  # documents with the user's id of an earlier one
-    same_id_example: tuple[str, ...] = ()  # source, id and beginnings of two of them
+    # Documents with the user's id of an earlier one.
+    same_ids: int = 0
+    # Source, id and beginnings of two of them.
+    same_id_example: tuple[str, ...] = ()
 
 
 class FilterReportFiles(StepFiles):
@@ -74,7 +84,10 @@ class FilterReportFiles(StepFiles):
 
 @dataclass(frozen=True)
 class Example:
-    """One filtered record, document or chunk: its id, its source, the beginning of its text, and a note."""
+    """One filtered record, document or chunk: its id and source, and how it begins.
+
+    With a note, "" for none.
+    """
 
     source_id: str
     source: str
@@ -103,124 +116,181 @@ def read_filter_report(done: Artifact) -> tuple[LeftOut, ...]:
 def filter_report_step(
     settings: Ingest, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]
 ) -> Step:
-    """Report what each filter removed; `others` are the steps that remove near-duplicates and contaminated text."""
-    reads = tuple(
+    """Return the step that reports what each filter removed.
+
+    `others` are the steps that remove near-duplicates and contaminated text.
+    """
+    reads = [
         step for step in others if step.name in ("near_duplicates", "decontaminate")
-    )
-    places = [
-        place for place, of_source in enumerate(splits) for _ in of_source
-    ]  # of each task's source
-    labels = [source.label for source in settings.sources]
+    ]
+    # Of each task's source.
+    source_indices: list[int] = []
+    for index, source_splits in enumerate(splits):
+        source_indices += [index] * len(source_splits)
     task = partial(
-        _write_filter_report, places=places, labels=labels, dedup=settings.dedup
+        _write_filter_report,
+        source_indices=source_indices,
+        labels=[source.label for source in settings.sources],
+        dedup=settings.dedup,
     )
-    inputs, tasks = (ingest, select, *reads), lambda done: [partial(task, done=done)]
-    return Step("filter_report", 6, {}, inputs, tasks, LeftOutResult)
+    return Step(
+        name="filter_report",
+        version=6,
+        config={},
+        inputs=(ingest, select, *reads),
+        tasks=lambda done: [partial(task, done=done)],
+        result=LeftOutResult,
+    )
 
 
 def _write_filter_report(
     out: Path,
     *,
     done: Artifacts,
-    places: Sequence[int],
+    source_indices: Sequence[int],
     labels: Sequence[str],
     dedup: str,
 ) -> LeftOutResult:
-    """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share an id."""
+    """Write `{out}.filter_report.json`; return the counts by reason.
+
+    And how many kept documents share an id.
+    """
     ingested = done["ingest"].results(IngestResult)
-    documents, keep = (
-        IngestFiles.of(done).documents,
-        SelectFiles.of(done).keep,
-    )
-    found = sum((Counter(part.reject_reasons) for part in ingested), Counter[str]())
-    examples_of: dict[str, list[Example]] = {kind: [] for kind in found}
-    for path in IngestFiles.of(done).rejects if found else ():
-        for row in next(corpus_files.record_batches(path))[1].to_pylist():
-            kind, _, detail = row["reason"].partition(": ")
-            if len(examples_of[kind]) < _EXAMPLES:
-                examples_of[kind].append(
-                    Example(f"{row['file']}:{row['line']}", "", "", detail)
-                )
-        if all(
-            len(examples) >= min(_EXAMPLES, found[kind])
-            for kind, examples in examples_of.items()
-        ):
-            break
-    some_of = ((kind, tuple(examples_of[kind])) for kind in sorted(found))
-    reasons = [
-        LeftOut(f"{FilterReason.REJECTED}{kind}", "records", found[kind], some)
-        for kind, some in some_of
+    files = IngestFiles.of(done)
+    label_of_task = [labels[index] for index in source_indices]
+    source_of_shard: list[int] = []
+    for index, result in zip(source_indices, ingested, strict=True):
+        source_of_shard += [index] * result.shards
+
+    left_out = [
+        *_rejected(ingested, files),
+        *_skipped(ingested),
+        _removed_by_user(
+            FilterReason.FILTERED,
+            [result.filtered_out for result in ingested],
+            [result.filter_examples for result in ingested],
+            label_of_task,
+        ),
+        _removed_by_user(
+            FilterReason.EXCLUDED,
+            [result.excluded for result in ingested],
+            [result.excluded_examples for result in ingested],
+            label_of_task,
+        ),
+        *_by_select(done, source_of_shard, dedup),
     ]
-    reasons += _skipped(ingested)
-    for reason, removed, examples in (
-        (FilterReason.FILTERED, "filtered_out", "filter_examples"),
-        (FilterReason.EXCLUDED, "excluded", "excluded_examples"),
-    ):
-        named = [
-            Example(source_id, labels[place], head, "")
-            for place, part in zip(places, ingested, strict=True)
-            for source_id, head in getattr(part, examples)
-        ]
-        reasons.append(
-            LeftOut(
-                reason,
-                "documents",
-                sum(getattr(part, removed) for part in ingested),
-                _spread(named),
-            )
-        )
-    source_of = [
-        place
-        for place, part in zip(places, ingested, strict=True)
-        for _ in range(part.shards)
-    ]
-    reasons += _by_select(done, source_of, dedup)
-    kept = keep  # files of the last step that removes documents
+    # Files of the last step that removes documents.
+    keep = SelectFiles.of(done).keep
     if "near_duplicates" in done:
-        near, kept = (
-            done["near_duplicates"].result(NearDuplicatesResult),
-            NearDuplicatesFiles.of(done).keep,
-        )
-        removed_ids, kept_ids = (
-            np.array(near.examples, np.int64).reshape(-1, 2).T.tolist()
-        )
-        some = _examples(
-            documents,
-            removed_ids,
-            ["near-duplicate of "] * len(removed_ids),
-            others=kept_ids,
-        )
-        reasons.append(
-            LeftOut(
-                FilterReason.NEAR_DUPLICATE, "documents", near.near_duplicates, some
-            )
-        )
+        keep = NearDuplicatesFiles.of(done).keep
+        left_out.append(_near_duplicates(done))
     if "decontaminate" in done:
-        contaminated = done["decontaminate"].results(DecontaminateResult)
-        shares = {
-            shard << schemas.SHARD_BITS
-            | part.example_doc_row: f"shares with {part.example}"
-            for shard, part in enumerate(contaminated)
-            if part.example_doc_row >= 0
-        }
-        some = _examples(documents, list(shares), list(shares.values()))
-        count = sum(part.contaminated for part in contaminated)
-        reasons.append(LeftOut(FilterReason.CONTAMINATED, "chunks", count, some))
-    reasons = [one for one in reasons if one.count]
-    Path(f"{out}.filter_report.json").write_bytes(
-        _REPORT.dump_json(tuple(reasons), indent=1)
-    )
-    count, example = _same_ids(documents, IngestFiles.of(done).id_hashes, kept)
+        left_out.append(_contaminated(done))
+    left_out = [entry for entry in left_out if entry.count]
+    content = _REPORT.dump_json(tuple(left_out), indent=1)
+    Path(f"{out}.filter_report.json").write_bytes(content)
+    same_ids, example = _same_ids(files.documents, files.id_hashes, keep)
     return LeftOutResult(
-        left_out={one.reason: one.count for one in reasons},
-        same_ids=count,
+        left_out={entry.reason: entry.count for entry in left_out},
+        same_ids=same_ids,
         same_id_example=example,
+    )
+
+
+def _rejected(ingested: Sequence[IngestResult], files: IngestFiles) -> list[LeftOut]:
+    """Count the rejected records by kind."""
+    counts: Counter[str] = Counter()
+    for result in ingested:
+        counts.update(result.reject_reasons)
+    if not counts:
+        return []
+    examples: dict[str, list[Example]] = {kind: [] for kind in counts}
+    for path in files.rejects:
+        _, batch = next(corpus_files.record_batches(path))
+        for row in batch.to_pylist():
+            kind, _, detail = row["reason"].partition(": ")
+            if len(examples[kind]) < _EXAMPLES:
+                name = f"{row['file']}:{row['line']}"
+                examples[kind].append(Example(name, "", "", detail))
+        is_enough = all(
+            len(some) >= min(_EXAMPLES, counts[kind]) for kind, some in examples.items()
+        )
+        if is_enough:
+            break
+    return [
+        LeftOut(
+            reason=f"{FilterReason.REJECTED}{kind}",
+            unit="records",
+            count=counts[kind],
+            examples=tuple(examples[kind]),
+        )
+        for kind in sorted(counts)
+    ]
+
+
+def _removed_by_user(
+    reason: FilterReason,
+    counts: Sequence[int],
+    examples: Sequence[Sequence[tuple[str, str]]],
+    labels: Sequence[str],
+) -> LeftOut:
+    """Count the documents that a source's filter or the exclusion list removed.
+
+    Counts, examples (id and beginning) and source labels are of each task.
+    """
+    every: list[Example] = []
+    for label, task_examples in zip(labels, examples, strict=True):
+        for source_id, head in task_examples:
+            every.append(Example(source_id, label, head, ""))
+    return LeftOut(
+        reason=reason,
+        unit="documents",
+        count=sum(counts),
+        examples=_spread(every),
+    )
+
+
+def _near_duplicates(done: Artifacts) -> LeftOut:
+    """Count the near-duplicates; the examples name the documents that are kept instead."""
+    result = done["near_duplicates"].result(NearDuplicatesResult)
+    removed = [removed_id for removed_id, _ in result.examples]
+    kept_instead = [kept_id for _, kept_id in result.examples]
+    examples = _examples(
+        IngestFiles.of(done).documents,
+        removed,
+        ["near-duplicate of "] * len(removed),
+        others=kept_instead,
+    )
+    return LeftOut(
+        reason=FilterReason.NEAR_DUPLICATE,
+        unit="documents",
+        count=result.near_duplicates,
+        examples=examples,
+    )
+
+
+def _contaminated(done: Artifacts) -> LeftOut:
+    """Count the contaminated chunks; there is an example of each shard."""
+    results = done["decontaminate"].results(DecontaminateResult)
+    notes: dict[int, str] = {}
+    for shard, result in enumerate(results):
+        if result.example_doc_row >= 0:
+            doc_id = shard << schemas.SHARD_BITS | result.example_doc_row
+            notes[doc_id] = f"shares with {result.example}"
+    documents = IngestFiles.of(done).documents
+    return LeftOut(
+        reason=FilterReason.CONTAMINATED,
+        unit="chunks",
+        count=sum(result.contaminated for result in results),
+        examples=_examples(documents, list(notes), list(notes.values())),
     )
 
 
 def _skipped(ingested: Sequence[IngestResult]) -> list[LeftOut]:
     """Count the records that are no documents by their kind."""
-    counts = sum((Counter(part.skipped) for part in ingested), Counter[str]())
+    counts: Counter[str] = Counter()
+    for part in ingested:
+        counts.update(part.skipped)
     names: dict[str, list[str]] = {reason: [] for reason in counts}
     for part in ingested:
         for reason, name in part.skipped_examples.items():
@@ -239,69 +309,91 @@ def _skipped(ingested: Sequence[IngestResult]) -> list[LeftOut]:
     return left_out
 
 
-def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[LeftOut]:
-    """Distinguish duplicates from documents over caps and weights; `source_of` is the source of each shard."""
-    ingest, keep = IngestFiles.of(done), SelectFiles.of(done).keep
-    documents, all_hashes = (
-        ingest.documents,
-        ingest.hashes,
+def _by_select(
+    done: Artifacts, source_of_shard: Sequence[int], dedup: str
+) -> list[LeftOut]:
+    """Distinguish duplicates from documents over caps and weights."""
+    files = IngestFiles.of(done)
+    is_exact = dedup != "normalized"
+    removed = _some_removed(SelectFiles.of(done).keep)
+    kept_of = _kept_equals(
+        removed,
+        files.hashes if is_exact else files.normalized,
+        files.hashes,
+        source_of_shard,
     )
-    all_compared = ingest.normalized if dedup == "normalized" else all_hashes
-    dropped: list[
-        int
-    ] = []  # ids of some documents that select removed, from as many shards as possible
-    for shard, path in enumerate(keep):
-        rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[
-            : max(1, _EXAMINED // len(keep))
-        ]
-        dropped += (
-            schemas.pack_ids(shard, rows).tolist() if len(dropped) < _EXAMINED else []
-        )
-    # (n,) the compared hash of each of them; all shards are searched for other documents with one of these hashes.
-    dropped_hashes = corpus_files.array_rows(np.array(dropped, np.int64), all_compared)
-    # For each compared hash, the kept document: source, content hash, id.
-    kept: dict[int, tuple[int, int, int]] = {}
-    for shard, (compared_path, hash_path) in enumerate(
-        zip(all_compared, all_hashes, strict=True) if dropped else ()
-    ):
-        compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
-        hashes = np.load(hash_path, mmap_mode="r")
-        for row in np.flatnonzero(np.isin(compared, dropped_hashes)).tolist():
-            candidate = (
-                source_of[shard],
-                int(hashes[row]),
-                shard << schemas.SHARD_BITS | row,
-            )
-            kept[int(compared[row])] = min(
-                candidate, kept.get(int(compared[row]), candidate)
-            )
-    kept_of = {
-        doc: kept[value][2]
-        for doc, value in zip(dropped, dropped_hashes.tolist(), strict=True)
-    }
-    equal = {doc: other for doc, other in kept_of.items() if other != doc}
-    capped, is_exact = (
-        [doc for doc in dropped if doc not in equal],
-        dedup != "normalized",
+    duplicates = list(kept_of)
+    note = "equals " if is_exact else "equals, but for case and white space, "
+    duplicate_examples = _examples(
+        files.documents,
+        duplicates,
+        [note] * len(duplicates),
+        others=list(kept_of.values()),
     )
-    notes = ["equals " if is_exact else "equals, but for case and white space, "] * len(
-        equal
-    )
-    duplicates = _examples(documents, list(equal), notes, others=list(equal.values()))
-    selected, over = (
-        done["select"].result(SelectResult),
-        _examples(documents, capped, [""] * len(capped)),
-    )
-    reason = FilterReason.EXACT if is_exact else FilterReason.NORMALIZED
+    over_limit = [doc_id for doc_id in removed if doc_id not in kept_of]
+    no_notes = [""] * len(over_limit)
+    selected = done["select"].result(SelectResult)
     return [
-        LeftOut(reason, "documents", selected.duplicates, duplicates),
         LeftOut(
-            FilterReason.OVER,
-            "documents",
-            selected.capped + selected.weighted_out,
-            over,
+            reason=FilterReason.EXACT if is_exact else FilterReason.NORMALIZED,
+            unit="documents",
+            count=selected.duplicates,
+            examples=duplicate_examples,
+        ),
+        LeftOut(
+            reason=FilterReason.OVER,
+            unit="documents",
+            count=selected.capped + selected.weighted_out,
+            examples=_examples(files.documents, over_limit, no_notes),
         ),
     ]
+
+
+def _some_removed(keep: _Paths) -> list[int]:
+    """Return ids of some documents that select removed, from many shards."""
+    removed: list[int] = []
+    for shard, path in enumerate(keep):
+        kept = np.load(path, mmap_mode="r")
+        rows = np.flatnonzero(~kept)[: max(1, _EXAMINED // len(keep))]
+        if len(removed) < _EXAMINED:
+            removed += schemas.pack_ids(shard, rows).tolist()
+    return removed
+
+
+def _kept_equals(
+    removed: Sequence[int],
+    compared: _Paths,
+    content_hashes: _Paths,
+    source_of_shard: Sequence[int],
+) -> dict[int, int]:
+    """Return, for each removed document that has one, the kept document that equals it.
+
+    `compared` has the hashes that are equal for duplicates. Of equal documents, select keeps
+    the one of the earliest source, and then of the smallest content hash.
+    """
+    if not removed:
+        return {}
+    # (n,) of the removed documents; all shards are searched for others with one of these.
+    removed_hashes = corpus_files.array_rows(np.array(removed, np.int64), compared)
+    # For each of these hashes, the kept document: source, content hash, id.
+    kept: dict[int, tuple[int, int, int]] = {}
+    for shard, (compared_path, hash_path) in enumerate(
+        zip(compared, content_hashes, strict=True)
+    ):
+        shard_compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
+        shard_hashes = np.load(hash_path, mmap_mode="r")
+        rows = np.flatnonzero(np.isin(shard_compared, removed_hashes))
+        for row in rows.tolist():
+            doc_id = shard << schemas.SHARD_BITS | row
+            candidate = (source_of_shard[shard], int(shard_hashes[row]), doc_id)
+            value = int(shard_compared[row])
+            kept[value] = min(candidate, kept.get(value, candidate))
+    kept_of: dict[int, int] = {}
+    for doc_id, value in zip(removed, removed_hashes.tolist(), strict=True):
+        _, _, kept_id = kept[value]
+        if kept_id != doc_id:
+            kept_of[doc_id] = kept_id
+    return kept_of
 
 
 def _examples(
@@ -311,51 +403,67 @@ def _examples(
     *,
     others: Sequence[int] = (),
 ) -> tuple[Example, ...]:
-    """Return some of the documents as examples, each with its note and the name of its counterpart in `others`."""
+    """Return some of the documents as examples.
+
+    Each with its note and the name of its counterpart in `others`.
+    """
     if not doc_ids:
         return ()
-    places = list(_spread(range(len(doc_ids))))
-    names_of_others = (
-        corpus_files.source_ids(np.array(others)[places], documents).tolist()
-        if others
-        else [""] * len(places)
-    )
+    indices = list(_spread(range(len(doc_ids))))
+    names_of_others = [""] * len(indices)
+    if others:
+        other_ids = np.array(others)[indices]
+        names_of_others = corpus_files.source_ids(other_ids, documents).tolist()
+    some_ids = np.array(doc_ids)[indices]
     columns = corpus_files.document_columns(
-        np.array(doc_ids)[places], documents, ("source_id", "source", "text")
+        some_ids, documents, ("source_id", "source", "text")
     )
-    rows = zip(
-        *(column.tolist() for column in columns), places, names_of_others, strict=True
-    )
-    return tuple(
-        Example(name, own, text[:_HEAD_CHARS], notes[place] + other)
-        for name, own, text, place, other in rows
-    )
+    names, sources, texts = (column.tolist() for column in columns)
+    examples = []
+    for row, index in enumerate(indices):
+        example = Example(
+            source_id=names[row],
+            source=sources[row],
+            head=texts[row][:_HEAD_CHARS],
+            note=notes[index] + names_of_others[row],
+        )
+        examples.append(example)
+    return tuple(examples)
 
 
 def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
     """Return a few evenly spaced items."""
-    return tuple(items[:: max(1, len(items) // _EXAMPLES)][:_EXAMPLES])
+    every = max(1, len(items) // _EXAMPLES)
+    return tuple(items[::every][:_EXAMPLES])
 
 
 def _same_ids(
     documents: _Paths, id_hashes: _Paths, keep: _Paths
 ) -> tuple[int, tuple[str, ...]]:
-    """Count kept documents with the id of an earlier one; also return source, id and beginnings of two with one id."""
+    """Count kept documents with the id of an earlier one.
+
+    Also returns source, id and beginnings of two with one id.
+    """
     # A shard is read twice rather than mapped throughout: a large corpus has more shards
     # than a process may have open files.
-    kept = sum(int(np.count_nonzero(np.load(path))) for path in keep)
+    kept = 0
+    for path in keep:
+        is_kept = np.load(path)
+        kept += int(is_kept.sum())
     # (kept documents,), 8 bytes each: the only array here that grows with the corpus.
     ordered = np.empty(kept, np.uint64)
     end = 0
     for hash_path, keep_path in zip(id_hashes, keep, strict=True):
-        of_shard = np.load(hash_path, mmap_mode="r")[np.load(keep_path)]
-        ordered[end : end + len(of_shard)] = of_shard
-        end += len(of_shard)
+        shard_hashes = np.load(hash_path, mmap_mode="r")
+        kept_hashes = shard_hashes[np.load(keep_path)]
+        ordered[end : end + len(kept_hashes)] = kept_hashes
+        end += len(kept_hashes)
     ordered.sort()
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(again):
         return 0, ()
-    doc_ids: list[int] = []  # the first two of the id with the smallest hash
+    # The first two of the id with the smallest hash.
+    doc_ids: list[int] = []
     for shard, (hash_path, keep_path) in enumerate(zip(id_hashes, keep, strict=True)):
         has_id = (np.load(hash_path) == again[0]) & np.load(keep_path)
         doc_ids += schemas.pack_ids(shard, np.flatnonzero(has_id)).tolist()
