@@ -34,31 +34,38 @@ def scored_answers(
     # sample.
     every_sample = chain.from_iterable(map(task.make, [request]))
     remaining = islice(every_sample, skip, request.samples)
+    batch_size = model.batch(request.length)
     while True:
         try:
-            batch = list(islice(remaining, model.batch(request.length)))
+            batch = list(islice(remaining, batch_size))
         except EvaluateError as error:
             raise NotMeasuredError(error) from None
         if not batch:
             return
-        fitting = []
-        for sample in batch:
-            if sample is not None and _fits(model, request, sample):
-                fitting.append(sample)
-        answers = iter(_answers(model, task, fitting))
+        yield _lines(model, task, request, batch)
 
-        lines = []
-        for sample in batch:
-            # Refused samples are not sent; their lines keep their places, so that a
-            # resumed task continues at the right one.
-            if sample is None or sample not in fitting:
-                line: Json = {"refused": True}
-            else:
-                line = _line(model.prompts, task, sample, next(answers))
-            if sample is not None and sample.details:
-                line["details"] = sample.details
-            lines.append(line)
-        yield lines
+
+def _lines(
+    model: Model, task: Task, request: TaskRequest, batch: Sequence[Sample | None]
+) -> list[Json]:
+    """Return what a result file holds of a batch of samples."""
+    fitting = []
+    for sample in batch:
+        if sample is not None and _fits(model, request, sample):
+            fitting.append(sample)
+    answers = iter(_answers(model, task, fitting))
+    lines = []
+    for sample in batch:
+        # Refused samples are not sent; their lines keep their places, so that a resumed
+        # task continues at the right one.
+        if sample is None or sample not in fitting:
+            line: Json = {"refused": True}
+        else:
+            line = _line(model.prompts, task, sample, next(answers))
+        if sample is not None and sample.details:
+            line["details"] = sample.details
+        lines.append(line)
+    return lines
 
 
 def _fits(model: Model, request: TaskRequest, sample: Sample) -> bool:

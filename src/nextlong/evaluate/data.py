@@ -146,14 +146,14 @@ class DataFiles:
                 path = f"{name} (in the folder that --data names)"
             else:
                 path = str(self.folder / name)
-            paths_of_origin.setdefault(origin(name), []).append(path)
+            paths = paths_of_origin.setdefault(origin(name), [])
+            paths.append(path)
         first, *more = [
             _missing(paths, source) for source, paths in paths_of_origin.items()
         ]
+        fixes = [first.fix, *map(str, more)]
         return EvaluateError(
-            where=first.where,
-            problem=first.problem,
-            fix="\n".join([first.fix, *map(str, more)]),
+            where=first.where, problem=first.problem, fix="\n".join(fixes)
         )
 
     def error(self, name: str, problem: str, *, place: str = "") -> EvaluateError:
@@ -190,7 +190,8 @@ class DataFiles:
 
         Raises EvaluateError if it is another.
         """
-        return self._checked(self._loaded(self.text(name), name), shape, name)
+        value = self._loaded(self.text(name), name)
+        return self._checked(value, shape, name)
 
     def json_lines(self, name: str, shape: Shape = None) -> Iterator[Json]:
         """Yield each line's value (a Parquet file's rows), checked for a shape.

@@ -98,10 +98,11 @@ class HuggingFaceModel:
         self._end_ids = _end_ids(self.model, self.hub_tokenizer)
         # The rest of the model's generation config (temperature, penalties) is replaced:
         # answers are greedy. Padding with an end cuts a row at its stop.
+        ends = sorted(self._end_ids)
         self.model.generation_config = transformers.GenerationConfig(
             do_sample=False,
-            eos_token_id=sorted(self._end_ids) or None,
-            pad_token_id=min(self._end_ids, default=0),
+            eos_token_id=ends or None,
+            pad_token_id=ends[0] if ends else 0,
         )
 
     def identity(self) -> Json:
@@ -250,9 +251,10 @@ def _loaded(options: ModelOptions) -> PreTrainedModel:
     if is_sharded:
         required("accelerate")
         more["device_map"] = "auto"
+    source = Path(options.name).expanduser()
     try:
         model: PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(
-            str(Path(options.name).expanduser()),
+            str(source),
             revision=options.revision,
             dtype=options.dtype,
             attn_implementation=options.attention,
@@ -330,9 +332,10 @@ def _read_config(
     Raises EvaluateError if it is no causal language model.
     """
     transformers = required("transformers")
+    source = Path(options.name).expanduser()
     try:
         config = transformers.AutoConfig.from_pretrained(
-            str(Path(options.name).expanduser()),
+            str(source),
             revision=options.revision,
             local_files_only=local_files_only,
         )
@@ -376,11 +379,14 @@ def _hash_of_files(folder: Path) -> str:
     """Return a hash of the names, sizes and contents of a model's files."""
     paths = set[Path]()
     for pattern in _MODEL_FILES:
-        paths.update(path for path in folder.glob(pattern) if path.is_file())
+        paths.update(folder.glob(pattern))
     identities = []
     for path in sorted(paths):
-        identities.append((path.name, path.stat().st_size, store.hash_file(path)))
-    return hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
+        if path.is_file():
+            size = path.stat().st_size
+            identities.append((path.name, size, store.hash_file(path)))
+    content = repr(identities).encode()
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _common_prefix(lists: Sequence[list[int]]) -> int:
@@ -409,9 +415,10 @@ class VllmModel:
         # vLLM refuses a context that its cache has no room for, so it gets no longer one
         # than the tasks need.
         needed = longest + options.thinking + len(self.prompts.tokenizer.prefix)
+        source = Path(options.name).expanduser()
         try:
             self._llm = self._vllm.LLM(
-                model=str(Path(options.name).expanduser()),
+                model=str(source),
                 revision=options.revision,
                 dtype=options.dtype,
                 tensor_parallel_size=options.gpus,

@@ -100,9 +100,10 @@ def _read(file: Path) -> Json:
 
 def _only_model(records: dict[Path, Json]) -> str:
     """Return the name of the model that all files are of; raise if there are several."""
-    names = {
-        str(record["args"].get("model_name_or_path")) for record in records.values()
-    }
+    names = set()
+    for record in records.values():
+        name = record["args"].get("model_name_or_path")
+        names.add(str(name))
     models = sorted(names)
     if len(models) > 1:
         raise EvaluateError(
@@ -201,7 +202,11 @@ def _samples(questions: Sequence[Any], metric: _Metric, file: Path) -> list[Json
                 return []
             # HELMET asks one question at several depths; such questions are resampled
             # together.
-            group = question.get("id", question.get("qid", question.get("question")))
+            group = None
+            for name in ("id", "qid", "question"):
+                if name in question:
+                    group = question[name]
+                    break
             details = {"group": group} if group else {}
             samples.append({"scores": {metric.name: float(score)}, "details": details})
         except (AttributeError, KeyError, TypeError, ValueError):

@@ -35,9 +35,8 @@ from nextlong.text import Json
 
 _VERSION: Final = 3
 # Messages are not tokenized here.
-_MESSAGES: Final = Prompts(
-    TextTokenizer(tokenizers.Tokenizer(tokenizers.models.BPE())), "messages"
-)
+_NO_TOKENIZER: Final = tokenizers.Tokenizer(tokenizers.models.BPE())
+_MESSAGES: Final = Prompts(TextTokenizer(_NO_TOKENIZER), "messages")
 # Rounds of concurrent requests between two writes to the disk.
 _ROUNDS: Final = 4
 _MAX_NEW_TOKENS: Final = 4096
@@ -108,10 +107,8 @@ def _judge(result: Result, server: ServerModel) -> str:
         "version": _VERSION,
         "result": result.values["fingerprint"],
     }
-    partial_file = Partial(
-        result.path.with_suffix(".judged.partial.jsonl"),
-        results.fingerprint(depends_on),
-    )
+    unfinished = result.path.with_suffix(".judged.partial.jsonl")
+    partial_file = Partial(unfinished, results.fingerprint(depends_on))
     step = _ROUNDS * server.options.concurrency
     with closing(partial_file):
         for first in range(len(partial_file.samples), len(answered), step):

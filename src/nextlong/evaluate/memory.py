@@ -74,7 +74,8 @@ def needed_bytes(
 ) -> Needed:
     """Return what a model needs with a cache of some tokens."""
     # The files hold one type and the model may be loaded in another.
-    saved_dtype = str(getattr(config, "dtype", None) or "float32").split(".")[-1]
+    saved_dtype = str(getattr(config, "dtype", None) or "float32")
+    saved_dtype = saved_dtype.removeprefix("torch.")
     dtype = saved_dtype
     if options.dtype in _BYTES_PER_VALUE:
         dtype = options.dtype
@@ -132,9 +133,10 @@ def device_memory(device: str) -> tuple[str, int]:
     # torch asserts for CUDA.
     except (RuntimeError, AssertionError) as error:
         gpus = [f"cuda:{gpu}" for gpu in range(cuda.device_count())]
+        known = ", ".join(["auto", "cpu", *gpus])
         raise EvaluateError(
             where=f"--device {device}",
             problem=first_sentence(error),
-            fix=f"choose from {', '.join(['auto', 'cpu', *gpus])}",
+            fix=f"choose from {known}",
         ) from None
     return "this machine", memory_bytes()

@@ -157,7 +157,8 @@ class Prompts:
             return _UNKNOWN_TEMPLATE
         # The tokens around a prompt of one letter: a template adds the same to every
         # prompt.
-        return len(self.ids(_SHORTEST)) - self.tokenizer.count(_SHORTEST.prompt)
+        without_template = self.tokenizer.count(_SHORTEST.prompt)
+        return len(self.ids(_SHORTEST)) - without_template
 
     def text(self, sample: Sample) -> str:
         """Return the text that the model continues, without a BOS."""
@@ -181,7 +182,8 @@ class Prompts:
         """Return the ids that the model is fed, BOS once."""
         if self._is_cut(sample):
             return self.tokenizer.with_prefix(sample.input_ids or ())
-        return self.tokenizer.with_prefix(self.tokenizer.encode(self.text(sample)))
+        ids = self.tokenizer.encode(self.text(sample))
+        return self.tokenizer.with_prefix(ids)
 
     def _is_cut(self, sample: Sample) -> bool:
         """Return whether a prompt is sent as it was cut between tokens.
@@ -200,7 +202,8 @@ class Prompts:
         """Return the SHA-256, in hex, of what is sent, ids or messages as JSON."""
         sent = self.sent(sample)
         text = sent if isinstance(sent, str) else json.dumps(sent, ensure_ascii=False)
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        content = text.encode("utf-8", "surrogatepass")
+        return hashlib.sha256(content).hexdigest()
 
     def budget(self, sample: Sample) -> int:
         """Return the most tokens that are generated, reasoning included."""
@@ -232,7 +235,8 @@ class Prompts:
         # A template may open the reasoning itself.
         is_opened = False
         if self.format == "chat":
-            is_opened = self.text(_SHORTEST).rstrip().endswith(_OPEN)
+            prompt = self.text(_SHORTEST)
+            is_opened = prompt.rstrip().endswith(_OPEN)
         return "" if is_opened else text
 
     def identity(self) -> Json:
@@ -242,7 +246,8 @@ class Prompts:
             template = getattr(self.template, "chat_template", None)
         template_hash = None
         if template is not None:
-            template_hash = hashlib.sha256(str(template).encode()).hexdigest()[:32]
+            content = str(template).encode()
+            template_hash = hashlib.sha256(content).hexdigest()[:32]
         return {
             "tokenizer": self.tokenizer.hash,
             "prompt_format": self.format,
@@ -264,8 +269,9 @@ def load_tokenizer(name: str, options: ModelOptions) -> Any:
     path = Path(name).expanduser()
     # The user may name the tokenizer.json itself; transformers needs its folder.
     source = path.parent if path.is_file() else path
+    transformers = required("transformers")
     try:
-        tokenizer = required("transformers").AutoTokenizer.from_pretrained(
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
             str(source), revision=options.revision
         )
     except (OSError, ValueError, KeyError, ImportError) as error:

@@ -40,20 +40,18 @@ def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:
         if suite not in known_suites:
             raise _unknown("--suite", suite, sorted(known_suites))
 
-    choices = registered()
-    if suites:
-        choices = {
-            name: measurement
-            for name, measurement in choices.items()
-            if measurement.suite in suites
-        }
+    choices = [
+        measurement
+        for measurement in registered().values()
+        if not suites or measurement.suite in suites
+    ]
+    known_names = [measurement.name for measurement in choices]
     for name in names:
-        if name not in choices:
-            raise _unknown("--tasks", name, list(choices))
-
-    if not names:
-        return list(choices.values())
-    return [measurement for name, measurement in choices.items() if name in names]
+        if name not in known_names:
+            raise _unknown("--tasks", name, known_names)
+    return [
+        measurement for measurement in choices if not names or measurement.name in names
+    ]
 
 
 def _unknown(option: str, name: str, known: Sequence[str]) -> EvaluateError:

@@ -107,15 +107,7 @@ def read(
             problem="it holds no finished task",
             fix=f"run nextlong evaluate MODEL --out {folders[0]} again",
         )
-    names = [model.name for model in results]
-    for name in names:
-        if names.count(name) > 1:
-            raise EvaluateError(
-                where="report",
-                problem=f"two results have the label {name!r}",
-                fix="evaluate one of them again with another --label (finished tasks are "
-                "reused)",
-            )
+    _check_labels(results)
     mixed = tables.mixed_protocols(results)
     if protocols == "same" and mixed:
         more = f" (and {len(mixed) - 1} more)" if len(mixed) > 1 else ""
@@ -126,6 +118,18 @@ def read(
             "marks none as best",
         )
     return results
+
+
+def _check_labels(results: Sequence[ModelResults]) -> None:
+    names = [model.name for model in results]
+    for name in names:
+        if names.count(name) > 1:
+            raise EvaluateError(
+                where="report",
+                problem=f"two results have the label {name!r}",
+                fix="evaluate one of them again with another --label (finished tasks are "
+                "reused)",
+            )
 
 
 def write(
@@ -283,7 +287,8 @@ def _attention(results: Sequence[ModelResults]) -> _Bars:
         if shares:
             tasks = tasks_of("LongQA")
             scores = [_value(model, tasks, length) for length in lengths_of([model])]
-            rows.append((model.name, fmean(shares), _mean(scores)))
+            score = _mean(scores)
+            rows.append((model.name, fmean(shares), score))
     return rows
 
 
@@ -299,7 +304,8 @@ def _similarity(results: Sequence[ModelResults]) -> _Bars:
         cosine = model.model.get("negatives_cosine")
         if cosine is not None:
             scores = [_over_categories(model, shared, length) for length in lengths]
-            rows.append((model.name, float(cosine), _mean(scores)))
+            score = _mean(scores)
+            rows.append((model.name, float(cosine), score))
     return rows
 
 
@@ -460,6 +466,7 @@ def _task_types(figure: Figure, results: Sequence[ModelResults]) -> None:
     if not shared:
         return
     axes = figure.subplots()
+    positions = np.arange(len(shared))
     width = 0.8 / len(results)
     for number, model in enumerate(results):
         # The bars of the models are side by side, centred on their category.
@@ -469,7 +476,7 @@ def _task_types(figure: Figure, results: Sequence[ModelResults]) -> None:
             mean = _mean(_value(model, tasks, length) for length in lengths)
             heights.append(mean or 0.0)
         bars = axes.bar(
-            np.arange(len(shared)) + offset,
+            positions + offset,
             heights,
             width * 0.94,
             label=model.name,
@@ -481,7 +488,7 @@ def _task_types(figure: Figure, results: Sequence[ModelResults]) -> None:
         title_of(category, tasks).replace(", ", "\n")
         for category, tasks in shared.items()
     ]
-    axes.set_xticks(range(len(shared)), titles)
+    axes.set_xticks(positions, titles)
     axes.set(ylabel="percent", ylim=(0, 102))
     _legend(figure, axes, [model.name for model in results])
 
@@ -497,7 +504,9 @@ def _bars(figure: Figure, rows: _Bars, *, bars: str, line: str) -> None:
     axes.set_ylabel(bars)
     if any(score is not None for score in scores):
         right = axes.twinx()
-        right.plot(names, np.array(scores, float), **style(1))
+        # Unknown scores become NaN, which is drawn as a gap.
+        percents = np.array(scores, float)
+        right.plot(names, percents, **style(1))
         right.set_ylabel(line, color=_COLOURS[1])
         right.spines.right.set_visible(True)
 
@@ -540,9 +549,12 @@ def _needle_map(figure: Figure, model: ModelResults) -> None:
     depths = sorted({depth for depth, _ in found_at})
     lengths = sorted({length for _, length in found_at})
     # Cells that were not measured stay NaN, which is drawn as a gap.
-    grid = np.full((len(depths), len(lengths)), np.nan)
+    shape = (len(depths), len(lengths))
+    grid = np.full(shape, np.nan)
     for (depth, length), shares in found_at.items():
-        grid[depths.index(depth), lengths.index(length)] = 100 * fmean(shares)
+        row = depths.index(depth)
+        column = lengths.index(length)
+        grid[row, column] = 100 * fmean(shares)
     axes = figure.subplots()
     image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=0, vmax=100)
     for (row, column), value in np.ndenumerate(grid):
@@ -557,8 +569,10 @@ def _needle_map(figure: Figure, model: ModelResults) -> None:
                 # The dark end of the colours is that of low values.
                 color="white" if value < 60 else "black",
             )
-    axes.set_xticks(range(len(lengths)), [short(length) for length in lengths])
-    axes.set_yticks(range(len(depths)), [f"{depth:.0f} %" for depth in depths])
+    length_labels = [short(length) for length in lengths]
+    depth_labels = [f"{depth:.0f} %" for depth in depths]
+    axes.set_xticks(np.arange(len(lengths)), length_labels)
+    axes.set_yticks(np.arange(len(depths)), depth_labels)
     axes.set(xlabel="length in tokens", ylabel="depth of the needle")
     axes.spines[:].set_visible(False)
     figure.colorbar(image, label="found, percent", shrink=0.9)

@@ -62,7 +62,8 @@ def _resampled(
     # groups). The generator depends on the key and the number of groups, so an interval is
     # the same in every report.
     rng = rng_for(0, "bootstrap", f"{key} {len(sums)}")
-    picked = rng.integers(len(sums), size=(_REPLICATES, len(sums)))
+    count = len(sums)
+    picked = rng.integers(count, size=(_REPLICATES, count))
     # A ratio of sums, since groups differ in their number of questions.
     return np.asarray(sums[picked].sum(1) / counts[picked].sum(1))
 
@@ -191,8 +192,9 @@ class Result:
     def replicates(self) -> _Floats:
         """The score over resampled groups, shape (_REPLICATES,)."""
         outcomes, groups = self.outcomes
+        weights = np.ones(len(outcomes))
         key = str((self.task, self.length))
-        return _resampled(outcomes, np.ones(len(outcomes)), groups, key=key)
+        return _resampled(outcomes, weights, groups, key=key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -261,7 +263,8 @@ def of_answers(answers: Mapping[str, str]) -> Score:
             "score": fmean(outcomes),
             "outcomes": outcomes,
         }
-        scores.append(Result(Path(), values).measured)
+        result = Result(Path(), values)
+        scores.append(result.measured)
     return Score.mean(scores)
 
 
@@ -289,7 +292,8 @@ def _p_value(score: Score, other: Score) -> float | None:
         observed += float(by_group.sum())
         flipped += signs @ by_group
     # The observed signs are one of the flips, so p is never 0.
-    as_great = np.count_nonzero(np.abs(flipped) >= abs(observed) - _TIE)
+    is_as_great = np.abs(flipped) >= abs(observed) - _TIE
+    as_great = np.count_nonzero(is_as_great)
     return float((1 + as_great) / (1 + _FLIPS))
 
 
@@ -326,7 +330,8 @@ class ModelResults:
     @property
     def name(self) -> str:
         """The label for reports, else the model's short name."""
-        return str(self.model.get("label") or Path(str(self.model["name"])).name)
+        path = Path(str(self.model["name"]))
+        return str(self.model.get("label") or path.name)
 
     def of(self, task: str) -> list[Result]:
         return [result for result in self.finished if result.task == task]
@@ -356,7 +361,8 @@ def path_of(folder: Path, task: str, length: int | None) -> Path:
 
 def answered(final: Path) -> int:
     """Return the number of samples that an interrupted evaluation answered."""
-    lines = list(_whole_lines(final.with_suffix(".partial.jsonl")))
+    unfinished = final.with_suffix(".partial.jsonl")
+    lines = list(_whole_lines(unfinished))
     # The first line is the header.
     return max(len(lines) - 1, 0)
 
@@ -460,9 +466,10 @@ def read_results(folder: Path) -> ModelResults:
             problem=problem,
             fix="give a folder that `nextlong evaluate MODEL --out FOLDER` wrote",
         )
-    finished = tuple(read_finished(path) for path in sorted(folder.glob("*/*.json")))
+    paths = sorted(folder.glob("*/*.json"))
+    finished = [read_finished(path) for path in paths]
     values = _checked(store.read_json(index), index, model=dict)
-    return ModelResults(folder, values["model"], finished)
+    return ModelResults(folder, values["model"], tuple(finished))
 
 
 class Partial:

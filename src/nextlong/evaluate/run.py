@@ -125,9 +125,10 @@ def _incomplete(
         fix += f" (and {len(failures) - 1} more, see above)"
     if len(failures) < total:
         fix += f"; the others: nextlong evaluate report {out}"
+    reason = _without_option(first)
     return IncompleteError(
         where=f"{len(failures)} of {total} not measured",
-        problem=_without_option(first).removesuffix(f"; {first.fix}"),
+        problem=reason.removesuffix(f"; {first.fix}"),
         fix=fix,
     )
 
@@ -291,7 +292,7 @@ def _means(task: Task, lines: Sequence[Json], length: int) -> Json:
             fix="give a greater length, or leave the task out",
         )
         raise NotMeasuredError(reason)
-    means = {}
+    means: dict[str, float] = {}
     for name in answered[0]["scores"]:
         # A refused sample counts as 0: a model is not better for what does not fit.
         total = sum(line["scores"][name] for line in answered)

@@ -81,15 +81,7 @@ def check(settings: EvaluationSettings, *, context: int | None) -> None:
     of the model (None: unknown), or missing files, all of them in one error.
     """
     for task in settings.tasks:
-        if task.reads == "run" and settings.run is None:
-            raise EvaluateError(
-                where=task.name,
-                problem="it reads the sequences of a run",
-                fix="add --run RUN",
-            )
-        if isinstance(task, Probe) and settings.model.url:
-            raise no_local_model(task)
-
+        _check_task(task, settings)
     pairs = settings.pairs()
     for _, length in pairs:
         if context is not None and length is not None and length > context:
@@ -105,4 +97,16 @@ def check(settings: EvaluationSettings, *, context: int | None) -> None:
         missing += settings.missing_files(task, length)
     if missing:
         # Several tasks may read the same file.
-        raise settings.data.missing(list(dict.fromkeys(missing)))
+        names = dict.fromkeys(missing)
+        raise settings.data.missing(list(names))
+
+
+def _check_task(task: Task | Probe, settings: EvaluationSettings) -> None:
+    if task.reads == "run" and settings.run is None:
+        raise EvaluateError(
+            where=task.name,
+            problem="it reads the sequences of a run",
+            fix="add --run RUN",
+        )
+    if isinstance(task, Probe) and settings.model.url:
+        raise no_local_model(task)

@@ -134,7 +134,9 @@ def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Task]:
     def is_one_way(name: str) -> bool:
         if name not in _SEVERAL_WAYS:
             return True
-        ways = set[str]().union(*(model.scored_by(name) for model in results))
+        ways = set[str]()
+        for model in results:
+            ways |= model.scored_by(name)
         return len(ways) == 1
 
     return [
@@ -255,17 +257,7 @@ def _count(cells: Sequence[Cell]) -> str:
 
 def _of_the_paper(results: Sequence[ModelResults]) -> ScoreTable:
     """Return the paper's table."""
-    measured = set()
-    for task in all_tasks().values():
-        if any(model.of(task.name) for model in results):
-            measured.add(task.category)
-    # A column has the other protocol where only that was measured, by any model.
-    categories = []
-    for category in CATEGORIES:
-        other = _OTHER_PROTOCOL.get(category)
-        is_other = other in measured and category not in measured
-        categories.append(other if other and is_other else category)
-
+    categories = _paper_columns(results)
     rows = []
     for model in results:
         # Each cell is a mean over lengths of means over tasks, as in Tables 1 and 2; one
@@ -296,6 +288,23 @@ def _of_the_paper(results: Sequence[ModelResults]) -> ScoreTable:
     )
 
 
+def _paper_columns(results: Sequence[ModelResults]) -> list[str]:
+    """Return the categories of the paper's table.
+
+    A column has the other protocol where only that was measured, by any model.
+    """
+    measured = set()
+    for task in all_tasks().values():
+        if any(model.of(task.name) for model in results):
+            measured.add(task.category)
+    columns = []
+    for category in CATEGORIES:
+        other = _OTHER_PROTOCOL.get(category, category)
+        is_other = other in measured and category not in measured
+        columns.append(other if is_other else category)
+    return columns
+
+
 def _of_helmet(results: Sequence[ModelResults]) -> ScoreTable:
     """Return HELMET's seven categories, where Cite or Summ were measured.
 
@@ -308,9 +317,10 @@ def _of_helmet(results: Sequence[ModelResults]) -> ScoreTable:
             for category in _HELMET:
                 scores[category] = mean_score(model, tasks_of(category), length)
             if scores["Cite"] or scores["Summ"]:
-                average = _mean(list(scores.values()))
+                by_category = list(scores.values())
+                average = _mean(by_category)
                 name = f"{model.name}, {short(length)}"
-                rows.append((name, (average, *scores.values())))
+                rows.append((name, (average, *by_category)))
     return ScoreTable(
         title="HELMET, all seven categories",
         caption="Percent; the average is HELMET's, over its seven categories. How LongQA, "
@@ -348,7 +358,8 @@ def _by_task(model: ModelResults, lengths: Sequence[int]) -> Iterator[ScoreTable
             continue
         name = task.name
         if name in _SEVERAL_WAYS:
-            name += f" ({' and '.join(sorted(model.scored_by(name)))})"
+            ways = sorted(model.scored_by(name))
+            name += f" ({' and '.join(ways)})"
         rows_by_suite.setdefault(task.suite, []).append((name, scores))
     for suite, rows in rows_by_suite.items():
         yield ScoreTable(
@@ -368,7 +379,8 @@ def _by_part(results: Sequence[ModelResults], task: Task) -> ScoreTable:
             cells: list[Cell] = [result.measured]
             for _, detail, value in task.splits:
                 cells.append(_part_score(result, task, detail, value))
-            rows.append((f"{model.name}, {short(result.length)}", tuple(cells)))
+            name = f"{model.name}, {short(result.length)}"
+            rows.append((name, tuple(cells)))
     details = dict.fromkeys(detail for _, detail, _ in task.splits)
     return ScoreTable(
         title=f"{task.name} by {' and '.join(details)}",
@@ -400,7 +412,8 @@ def _part_score(result: Result, task: Task, detail: str, value: str) -> Score | 
     }
     part = Result(result.path, values)
     outcomes, _ = part.outcomes
-    return Score(float(outcomes.mean()), ((1.0, part),))
+    mean = float(outcomes.mean())
+    return Score(mean, ((1.0, part),))
 
 
 def _of_probe(results: Sequence[ModelResults], probe: Probe) -> ScoreTable:
