@@ -187,16 +187,14 @@ def test_the_context_is_the_configurations_unless_the_user_names_one(tiny_model)
 
 
 def test_what_is_no_model_is_refused(tmp_path):
-    with pytest.raises(EvaluateError, match=r"is not a model: it has no config\.json"):
+    with pytest.raises(EvaluateError, match=r"config\.json") as error:
         HuggingFaceModel(ModelOptions(str(tmp_path)))
-    (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}')
-    with pytest.raises(
-        EvaluateError, match="is not a model that transformers can read"
-    ):
-        HuggingFaceModel(ModelOptions(str(tmp_path)))
-    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
-    with pytest.raises(EvaluateError, match="is a clip, not a causal language model"):
-        HuggingFaceModel(ModelOptions(str(tmp_path)))
+    assert error.value.where == str(tmp_path)
+    for kind in ("no-such-type", "clip"):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        with pytest.raises(EvaluateError, match=kind) as error:
+            HuggingFaceModel(ModelOptions(str(tmp_path)))
+        assert error.value.where == str(tmp_path)
 
 
 def test_a_device_that_is_not_there_is_told(tiny_model, monkeypatch):
@@ -206,11 +204,9 @@ def test_a_device_that_is_not_there_is_told(tiny_model, monkeypatch):
         raise AssertionError("Torch not compiled with CUDA enabled")
 
     monkeypatch.setattr(torch.nn.Module, "to", to)
-    with pytest.raises(
-        EvaluateError,
-        match="cannot be loaded with --device cuda --dtype auto: Torch not compiled",
-    ):
+    with pytest.raises(EvaluateError, match="--device cuda --dtype auto") as error:
         HuggingFaceModel(ModelOptions(str(tiny_model), device="cuda"))
+    assert error.value.where == str(tiny_model)
 
 
 def test_other_weights_and_another_tokenizer_are_another_model(tiny_model, tmp_path):
@@ -256,7 +252,7 @@ def test_no_memory_left_is_told_with_its_cures(model, tmp_path, monkeypatch):
         ModelOptions("model"),
         samples=1,
     )
-    with pytest.raises(EvaluateError, match="CUDA out of memory") as error:
+    with pytest.raises(EvaluateError, match="out of memory") as error:
         evaluate(
             lambda: model, asked, progress=TaskProgress(Console(file=io.StringIO()))
         )

@@ -98,17 +98,13 @@ def test_what_is_no_helmet_result_is_told(tmp_path):
         read_into([tmp_path / "x.json"], out=tmp_path / "out", label=None)
     assert error.value.where == str(tmp_path / "x.json")
     other = helmet_result(tmp_path / "y.json", "alce_asqa_700", 8192, str_em=1.0)
-    with pytest.raises(
-        EvaluateError, match="'alce_asqa_700' is not one of the paper's"
-    ):
+    with pytest.raises(EvaluateError, match="'alce_asqa_700'"):
         read_into([other], out=tmp_path / "out", label=None)
     files = [
         helmet_result(tmp_path / f"{n}.json", "kilt_nq", 8192, substring_exact_match=n)
         for n in (1, 2)
     ]
-    with pytest.raises(
-        EvaluateError, match=r"1\.json and .*2\.json are both nq at 8,192"
-    ):
+    with pytest.raises(EvaluateError, match=r"1\.json.+2\.json.+8,192"):
         read_into(files, out=tmp_path / "out", label=None)
 
 

@@ -90,7 +90,7 @@ def test_what_another_version_judged_is_judged_again(
 def test_a_server_that_gives_up_keeps_what_is_judged(measured, served, capsys):
     served.fails = lambda number: 400 if number == 5 else None
     assert ask(measured, served, "--concurrency", "1", "--max-attempts", "1") == 2
-    assert "refused with HTTP 400: busy" in capsys.readouterr().err
+    assert "HTTP 400" in capsys.readouterr().err
     asked = len(served.asked)
     served.fails = lambda number: None
     assert ask(measured, served, "--concurrency", "1") == 0
@@ -111,7 +111,7 @@ def test_judgements_without_scores_are_counted_and_left_out(measured, served, ca
     )
     served.answer = lambda body: {"choices": [{"message": {"content": next(content)}}]}
     assert ask(measured, served, "--concurrency", "1") == 0
-    assert "5 judgements could not be read" in capsys.readouterr().out
+    assert "5 judgements" in capsys.readouterr().out
     assert results.read_results(measured).finished[0].score == 100
 
 
@@ -120,10 +120,7 @@ def test_a_judge_that_never_scores_is_told(measured, served, capsys):
         "choices": [{"message": {"content": "I cannot say."}}]
     }
     assert ask(measured, served) == 2
-    assert (
-        "--judge gpt-x: none of its 6 judgements ends with its scores as JSON"
-        in capsys.readouterr().err
-    )
+    assert "--judge gpt-x: none" in capsys.readouterr().err
     assert results.read_results(measured).finished[0].scored_by == "rougeL_f1"
 
 
@@ -149,20 +146,17 @@ def test_judged_and_rouge_are_not_one_column(measured, served, tmp_path, data_fo
 
 def test_mistakes_are_told(measured, served, tmp_path, capsys):
     assert main(["evaluate", "judge", str(measured)]) == 2
-    assert (
-        "run nextlong evaluate judge RESULTS… --judge MODEL --url"
-        in capsys.readouterr().err.replace("\n", " ")
-    )
+    assert "--judge MODEL --url" in capsys.readouterr().err.replace("\n", " ")
     for path in measured.glob("narrativeqa/*.json"):
         values = json.loads(path.read_text())
         for sample in values["samples"]:
             del sample["details"]["question"]
         path.write_text(json.dumps(values))
     assert ask(measured, served) == 2
-    assert "holds no questions" in capsys.readouterr().err
+    assert "2048.json: it holds" in capsys.readouterr().err
     (measured / "narrativeqa" / "2048.json").unlink()
     assert ask(measured, served) == 2
-    assert "holds no result of narrativeqa" in capsys.readouterr().err
+    assert f"{measured}: it holds" in capsys.readouterr().err.replace("\n", "")
 
 
 @pytest.mark.parametrize(

@@ -124,22 +124,18 @@ def test_a_task_is_measured_only_where_its_benchmark_defines_it():
     assert asking(SOME_LENGTHS, lengths=[defined, 77]).pairs() == [
         (SOME_LENGTHS, defined)
     ]
-    with pytest.raises(
-        EvaluateError,
-        match=f"--lengths: {SOME_LENGTHS.name} is defined at {defined}.* only; add one",
-    ):
+    with pytest.raises(EvaluateError, match=SOME_LENGTHS.name) as error:
         asking(SOME_LENGTHS, lengths=[77]).pairs()
+    assert error.value.where == "--lengths"
 
 
 def test_a_length_beyond_the_model_is_refused_unless_nobody_knows_how_long_it_is():
     of = asking(EACH)
     check(of, context=4096)
     check(of, context=None)
-    with pytest.raises(
-        EvaluateError,
-        match=r"--lengths 4,096: the model's context is 4,095 tokens; .*--context overrides",
-    ):
+    with pytest.raises(EvaluateError, match=r"4,095.*--context") as error:
         check(of, context=4095)
+    assert error.value.where == "--lengths 4,096"
 
 
 def test_a_probe_that_reads_a_run_wants_one():
@@ -180,7 +176,6 @@ def test_a_file_may_have_another_in_its_place(tmp_path):
 
 def test_a_probe_of_a_server_is_refused_before_any_task(tmp_path):
     model = SimpleNamespace(prompts=SimpleNamespace(tokenizer=None))
-    with pytest.raises(
-        EvaluateError, match="each: a server gives no access to the inside of its model"
-    ):
+    with pytest.raises(EvaluateError) as error:
         local_model(model, EACH)
+    assert error.value.where == "each"

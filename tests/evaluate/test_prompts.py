@@ -142,15 +142,13 @@ def test_a_model_that_reasons_is_told_so_and_its_answer_is_not_begun(
 @pytest.mark.heavy
 def test_chat_needs_a_template(tiny_model):
     for load in (HuggingFaceModel, Prompts.read):
-        with pytest.raises(
-            EvaluateError,
-            match="has no chat template; leave the option out for a base model",
-        ):
+        with pytest.raises(EvaluateError) as error:
             load(ModelOptions(str(tiny_model), "chat"))
+        assert error.value.where == "--prompt-format chat"
 
 
 def test_a_base_model_does_not_reason():
-    with pytest.raises(EvaluateError, match="--thinking: a base model does not reason"):
+    with pytest.raises(EvaluateError, match="^--thinking:"):
         Prompts(TextTokenizer(bpe_tokenizer()), thinking=5)
 
 

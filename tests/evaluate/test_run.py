@@ -105,9 +105,7 @@ def test_a_probe_that_finds_no_prompt_stops_alone(tmp_path, monkeypatch):
 
     monkeypatch.setattr("nextlong.evaluate.run.local_model", lambda model, _: model)
     what = asked(tmp_path / "r", "json_kv")
-    with pytest.raises(
-        EvaluateError, match="^1 of 2 not measured: mine: no prompt fits 512 tokens"
-    ):
+    with pytest.raises(EvaluateError, match="^1 of 2 .+: mine: no prompt"):
         run(
             Oracle(word_tokenizer()),
             replace(
@@ -185,9 +183,7 @@ def test_samples_over_the_length_are_refused_and_counted(tmp_path):
         ),
     )
     long = replace(short, make=lambda _: iter([Sample("w " * 8192, ("w",), 1)]))
-    with pytest.raises(
-        EvaluateError, match="no sample of json_kv fits 8,192 tokens .*, 1 were refused"
-    ):
+    with pytest.raises(EvaluateError, match=r"json_kv fits 8,192 .+ 1 were refused"):
         run(
             Oracle(word_tokenizer()),
             replace(asked(tmp_path / "long", samples=1), tasks=[long]),
@@ -211,19 +207,18 @@ def test_another_model_other_settings_and_another_version_are_told_apart(tmp_pat
     run(Oracle(word_tokenizer()), asked(out, "json_kv"))
     other = Oracle(word_tokenizer())
     other.identity = lambda: {"kind": "test", "name": "other"}
-    with pytest.raises(EvaluateError, match=r"holds results of another model, Oracle"):
+    with pytest.raises(EvaluateError, match="Oracle") as error:
         run(other, asked(out, "json_kv"))
+    assert error.value.where == str(out)
     with pytest.raises(EvaluateError) as error:
         run(Oracle(word_tokenizer()), asked(out, "json_kv", samples=5))
     assert error.value.where == str(out / "json_kv/8192.json")
     for name in ("evaluation.json", "json_kv/8192.json"):
         values = json.loads((out / name).read_text())
         (out / name).write_text(json.dumps(values | {"format": 7, "nextlong": "9.9"}))
-        with pytest.raises(
-            EvaluateError,
-            match=r"has results of format 7 and this nextlong reads 2; .* the version that wrote it \(9\.9\)",
-        ):
+        with pytest.raises(EvaluateError, match=r"format 7.+\(9\.9\)") as error:
             results.read_results(out)
+        assert error.value.where == str(out / name)
         (out / name).write_text(json.dumps(values))
 
 
@@ -253,10 +248,9 @@ def test_every_file_that_is_read_counts(tmp_path, task, length, changed):
     found, _ = run(blind, what)
     assert list(found.finished[0].values["depends_on"]["data"]) == [changed]
     write(tmp_path / "data" / changed, "after")
-    with pytest.raises(
-        EvaluateError, match="was measured with other settings, samples or data"
-    ):
+    with pytest.raises(EvaluateError) as error:
         run(blind, what)
+    assert error.value.where == str(tmp_path / f"r/{task}/{length}.json")
 
 
 def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(
@@ -264,22 +258,16 @@ def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(
 ):
     model = Oracle(word_tokenizer())
     model.context = 4096
-    with pytest.raises(
-        EvaluateError, match=r"--lengths 8,192: the model's context is 4,096 tokens"
-    ):
+    with pytest.raises(EvaluateError, match="4,096") as error:
         run(model, asked(tmp_path / "r", "json_kv"))
-    with pytest.raises(
-        EvaluateError,
-        match=r"ruler/hotpotqa\.json .*is missing; it comes from HotpotQA",
-    ):
+    assert error.value.where == "--lengths 8,192"
+    with pytest.raises(EvaluateError, match=r"^ruler/hotpotqa\.json .+ HotpotQA"):
         evaluate(
             lambda: pytest.fail("loaded"),
             asked(tmp_path / "r", "qa_2"),
             progress=TaskProgress(Console(file=io.StringIO())),
         )
-    with pytest.raises(
-        EvaluateError, match=r"nq is defined at 8192, 16384, 32768, 65536, 131072 only"
-    ):
+    with pytest.raises(EvaluateError, match="8192, 16384, 32768, 65536, 131072"):
         run(model, asked(tmp_path / "r", "nq", lengths=(4096,)))
     assert not (tmp_path / "r").exists()
 
@@ -345,11 +333,9 @@ def test_what_probes_need_is_told_before_anything_is_asked(tmp_path):
         )
     assert error.value.where == "dependency"
     for name in ("attention", "short"):
-        with pytest.raises(
-            EvaluateError,
-            match=r"a server gives no access to the inside of its model; name the model's folder",
-        ):
+        with pytest.raises(EvaluateError) as error:
             run(model, probes[name])
+        assert error.value.where == name
     with pytest.raises(EvaluateError, match="dependency: a server"):
         run(model, replace(probes["dependency"], run=tmp_path))
     assert not model.asked

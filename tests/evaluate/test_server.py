@@ -68,10 +68,7 @@ def test_messages_are_put_into_the_servers_template(served):
 
 
 def test_an_answer_that_is_begun_is_refused_where_the_server_has_the_template(served):
-    with pytest.raises(
-        EvaluateError,
-        match=r"begins the model's answer \('Answer:'\).+--prompt-format chat",
-    ):
+    with pytest.raises(EvaluateError, match="'Answer:'.+--prompt-format chat"):
         list(
             model(served, prompt_format="messages").answers(
                 [Sample("ask", ("x",), 7, " Answer:")]
@@ -84,10 +81,7 @@ def test_an_answer_without_content_is_an_error_and_no_zero(served):
     served.answer = lambda body: {
         "choices": [{"message": {"content": None}, "finish_reason": "length"}]
     }
-    with pytest.raises(
-        EvaluateError,
-        match=r"without content \(finish_reason length\).+--thinking with more tokens",
-    ):
+    with pytest.raises(EvaluateError, match=r"finish_reason length.+--thinking"):
         list(
             model(served, prompt_format="messages").answers([Sample("ask", ("x",), 7)])
         )
@@ -112,24 +106,24 @@ def test_the_key_comes_from_the_environment(served, monkeypatch):
 
 def test_a_server_that_is_gone_is_told(served):
     served.fails = lambda number: 503
-    with pytest.raises(
-        EvaluateError,
-        match=r"did not answer in 3 attempts, the last with HTTP 503: busy; finished answers are kept",
-    ):
+    with pytest.raises(EvaluateError, match="HTTP 503") as error:
         list(model(served, max_attempts=3).answers(samples(2)))
+    assert error.value.where == f"--url {served.url}, model m"
+    assert "--concurrency" in error.value.fix
 
 
 def test_a_refusal_is_not_tried_again(served):
     served.fails = lambda number: 404
-    with pytest.raises(EvaluateError, match="refused with HTTP 404: busy"):
+    with pytest.raises(EvaluateError, match="HTTP 404"):
         list(model(served).answers(samples(1)))
     assert len(served.asked) == 1
 
 
 def test_another_kind_of_answer_is_told(served):
     served.answer = lambda body: {"data": []}
-    with pytest.raises(EvaluateError, match="answered with no completion"):
+    with pytest.raises(EvaluateError, match="data") as error:
         list(model(served).answers(samples(1)))
+    assert error.value.where.startswith(f"--url {served.url}")
 
 
 def test_what_is_no_url_is_refused():

@@ -198,11 +198,9 @@ def test_a_module_that_is_there_is_returned():
 )
 def test_one_that_is_missing_is_named_with_its_extra(name, extra, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, name, None)
-    with pytest.raises(
-        EvaluateError,
-        match=rf"is not installed; run: pip install 'nextlong\[{extra}\]'",
-    ):
+    with pytest.raises(EvaluateError) as error:
         required(name)
+    assert f"'nextlong[{extra}]'" in error.value.fix
 
 
 def names(suites=(), tasks=()):

@@ -1,0 +1,131 @@
+"""The words of the errors of an evaluation: where, what is wrong, and what to do."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.support.evaluation_data import word_tokenizer
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate import import_helmet, judge, report, required, results
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.probe import local_model
+from nextlong.evaluate.prompts import ModelOptions, Prompts
+from nextlong.evaluate.registry import chosen, registered
+from nextlong.evaluate.settings import EvaluationSettings, check
+from nextlong.evaluate.task import TaskRequest, TextTokenizer, parse_lengths
+
+QUIET = Console(quiet=True)
+TOKENIZER = TextTokenizer(word_tokenizer())
+
+
+def settings(*names, lengths=(8192,), folder=None):
+    tasks = [registered()[name] for name in names]
+    return EvaluationSettings(
+        tasks, lengths, Path("results"), DataFiles(folder), ModelOptions("model")
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (
+            lambda: ModelOptions("m", prompt_format="messages"),
+            "--prompt-format messages: it is for a server (--url); give chat, or "
+            "completion for a base model",
+        ),
+        (
+            lambda: ModelOptions("m", tokenizer="t.json"),
+            "--tokenizer t.json: it is for a server (--url); leave it out: m brings its "
+            "own",
+        ),
+        (
+            lambda: Prompts(TOKENIZER, "completion", thinking=9),
+            "--thinking: a base model does not reason before it answers; give "
+            "--prompt-format chat",
+        ),
+        (
+            lambda: settings("nq", lengths=[4096]).pairs(),
+            "--lengths: nq is defined at 8192, 16384, 32768, 65536, 131072 only; add one "
+            "of them or leave it out",
+        ),
+        (
+            lambda: check(settings("vt"), context=4096),
+            "--lengths 8,192: the model's context is 4,096 tokens; leave the length out, "
+            "or give a model with a longer one (--context overrides it, at your own risk)",
+        ),
+        (
+            lambda: check(settings("dependency"), context=None),
+            "dependency: it reads the sequences of a run; add --run RUN",
+        ),
+        (
+            lambda: local_model(None, registered()["attention"]),
+            "attention: a server gives no access to the inside of its model; name the "
+            "model's folder or hub name, without --url, or leave the probe out",
+        ),
+        (
+            lambda: TaskRequest(512, TOKENIZER, DataFiles(None)).require(
+                "vt", tokens=512, min_tokens=1024
+            ),
+            "--lengths: vt needs at least 1,024 tokens, not 512; leave the length or the "
+            "task out",
+        ),
+        (
+            lambda: parse_lengths("64k..8k"),
+            "--lengths 64k..8k: the second is smaller than the first; write 8k..128k",
+        ),
+        (
+            lambda: chosen([], ["vts"]),
+            f"--tasks vts: unknown task; choose from {', '.join(registered())}",
+        ),
+        (
+            lambda: required("no_such_package"),
+            "no_such_package: the package is not installed; run: pip install "
+            "'nextlong[evaluate]'",
+        ),
+        (
+            lambda: results.read_results(Path("no-such-folder")),
+            "no-such-folder: it is not a folder; give a folder that `nextlong evaluate "
+            "MODEL --out FOLDER` wrote",
+        ),
+        (
+            lambda: report.read([]),
+            "report: no results are named; run nextlong evaluate report RESULTS… -o "
+            "table.html",
+        ),
+        (
+            lambda: judge.run([], model=None, console=QUIET),
+            "judge: it needs results, and a model on a server; run nextlong evaluate "
+            "judge RESULTS… --judge MODEL --url http://HOST:PORT/v1",
+        ),
+        (
+            lambda: import_helmet.import_helmet(
+                [], out=None, label=None, console=QUIET
+            ),
+            "import: it needs files and --out; run nextlong evaluate import "
+            "HELMET-RESULT.json… --out RESULTS",
+        ),
+    ],
+)
+def test_a_mistake_is_told_in_these_words(call, words):
+    with pytest.raises(EvaluateError) as error:
+        call()
+    assert str(error.value) == words
+
+
+def test_missing_files_of_one_origin_are_told_together():
+    missing = DataFiles(None).missing(["ruler/squad.json", "other.json"])
+    where = "(in the folder that --data names)"
+    assert str(missing).splitlines()[1] == (
+        f"other.json {where}: it is missing; add the file"
+    )
+
+
+def test_a_damaged_file_is_told_with_its_source(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    with pytest.raises(EvaluateError) as error:
+        list(DataFiles(tmp_path).json_lines("a.jsonl"))
+    assert str(error.value) == (
+        f"{tmp_path / 'a.jsonl'}, line 2: not JSON (Expecting value: line 1 column 10 "
+        "(char 9)); fix it, or download it again: add the file"
+    )
