@@ -16,7 +16,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.registry import all_tasks
 from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, prompt_of
-from nextlong.evaluate.tasks import haystack, openai
+from nextlong.evaluate.tasks import nolima, openai
 
 TASKS = all_tasks()
 MADE = [
@@ -252,9 +252,9 @@ def test_graphwalks_scores_are_the_references_where_it_reads_the_list():
 
 def test_nolimas_needles_and_scores_are_the_references(tmp_path):
     reference = recorded("nolima")
-    (tmp_path / haystack._NEEDLES).parent.mkdir()
-    (tmp_path / haystack._NEEDLES).write_text(json.dumps(reference["needle_set"]))
-    needles = list(haystack._published_needles(DataFiles(tmp_path)))
+    (tmp_path / nolima._NEEDLES).parent.mkdir()
+    (tmp_path / nolima._NEEDLES).write_text(json.dumps(reference["needle_set"]))
+    needles = list(nolima._published_needles(DataFiles(tmp_path)))
     keys = ("needle", "question", "answers", "names")
     found = [
         dict(
@@ -270,7 +270,7 @@ def test_nolimas_needles_and_scores_are_the_references(tmp_path):
             )["contains"]
             == one["score"]
         ), one
-    for book in haystack._BOOKS:
+    for book in nolima._BOOKS:
         (tmp_path / book).parent.mkdir(exist_ok=True)
         (tmp_path / book).write_text(
             "\n".join(f"Line {n} of {{a}} book." for n in range(400))

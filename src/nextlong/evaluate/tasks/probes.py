@@ -31,7 +31,7 @@ from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.registry import all_tasks
 from nextlong.evaluate.results import of_answers, weighted_interval
 from nextlong.evaluate.task import ALL_SAMPLES, TaskRequest
-from nextlong.evaluate.tasks import haystack
+from nextlong.evaluate.tasks import needle
 from nextlong.evaluate.tasks.helmet.longqa import LLAMA2, LONGBOOK_QA
 from nextlong.methods.base import described
 from nextlong.runs.run import Run
@@ -267,7 +267,7 @@ def _measure_attention(model: HuggingFaceModel, request: TaskRequest) -> Json:
     questions, rows = all_tasks()["infbench_qa"], []
     has_stories = all(request.data.has(name) for name in questions.files)
     for sample in islice(
-        questions.make(request) if has_stories else haystack.samples(request),
+        questions.make(request) if has_stories else needle.samples(request),
         request.samples,
     ):
         if sample is None:

@@ -8,7 +8,8 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import HAYSTACK, DataFiles
 from nextlong.evaluate.registry import all_tasks
 from nextlong.evaluate.task import TaskRequest, TextTokenizer
-from nextlong.evaluate.tasks.haystack import _haystack_text, samples
+from nextlong.evaluate.tasks.haystack import haystack_text
+from nextlong.evaluate.tasks.needle import samples
 
 NEEDLE = "The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
 
@@ -87,4 +88,4 @@ def test_without_room_or_text_it_is_told(data, tmp_path):
     with pytest.raises(
         EvaluateError, match=r"haystack\.txt is empty; write a long text to it"
     ):
-        _haystack_text(data)
+        haystack_text(data)
