@@ -86,6 +86,6 @@ def test_without_room_or_text_it_is_told(data, tmp_path):
         next(samples(TaskRequest(40, TextTokenizer(word_tokenizer()), data)))
     write(tmp_path / HAYSTACK, "  \n")
     with pytest.raises(
-        EvaluateError, match=r"haystack\.txt is empty; write a long text to it"
+        EvaluateError, match=r"haystack\.txt: it is empty; write a long text to it"
     ):
         haystack_text(data)
