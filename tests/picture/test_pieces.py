@@ -13,7 +13,7 @@ from tests.support.hand_made_spans import DOCUMENTS, EXTENDED, span
 
 from nextlong.picture import pieces
 from nextlong.picture.pieces import DARK, LIGHT
-from nextlong.report.page import sequences
+from nextlong.report.page.corpus_map import MAP_COLOURS
 
 # Complete dichromacy in linear RGB: Machado, Oliveira and Fernandes, IEEE TVCG 15(6), 2009, table 1, severity 1.0.
 SIMULATED = {
@@ -159,9 +159,7 @@ def test_colours_that_stand_side_by_side_differ(colours, kind):
     ]
     for one, other in [*(("own", other) for other in others), ("plain0", "plain1")]:
         assert distance(colours[one], colours[other], kind) > 12, (one, other)
-    for one, other in combinations(
-        ("own", "negative", "plain0", *sequences._MAP_COLOURS), 2
-    ):
+    for one, other in combinations(("own", "negative", "plain0", *MAP_COLOURS), 2):
         assert distance(colours[one], colours[other], kind) > 9, (one, other)
     for one, other in combinations(range(pieces.RUNS), 2):
         assert distance(colours[f"run{one}"], colours[f"run{other}"], kind) > 9, (

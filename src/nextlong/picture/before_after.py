@@ -1,30 +1,44 @@
-"""Before and after: one sequence as a picture of its own, SVG or PNG; or one document in the sequences of several methods.
+"""Before and after: one sequence as a picture of its own, SVG or PNG.
 
-In:  the spans of a sequence, or of one sequence per method. Out: the original document with its chunks above the sequence that
-contains them; widths are token counts on one scale. In SVG, hovering over a chunk shows its source.
+In:  the spans of a sequence, or of one sequence per method. Out: the original document with
+its chunks above the sequence that contains them, or one document in the sequences of
+several methods; widths are token counts on one scale. In SVG, hovering over a chunk shows
+its source.
 """
 
 from __future__ import annotations
 
 import importlib
 import io
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 from nextlong.errors import NextlongError
 from nextlong.picture import pieces
 from nextlong.picture.pieces import LIGHT, SHADES, Pieces, colour
+from nextlong.schemas import Span
 from nextlong.text import counted
 
-WIDTH, MARGIN = 1000, 24
-_HEIGHT, _BAR = 312, 34
-_BEFORE_Y, _AFTER_Y, _LEGEND_Y = 78, 196, 272
-_INK = "#24292f"
-_FIRST_STRIP_Y, _STRIP_HEIGHT = 118, 70  # of a comparison: one strip per method
-_LONGEST_NAME = 70
-_DOTS_PER_INCH, _INCH = 200, 100  # of a PNG; units of the picture in an inch
+# All in units of a thousandth of the picture's width.
+WIDTH: Final = 1000
+MARGIN: Final = 24
+_HEIGHT: Final = 312
+_BAR: Final = 34
+_BEFORE_Y: Final = 78
+_AFTER_Y: Final = 196
+_LEGEND_Y: Final = 272
+# Of a comparison: one strip per method.
+_FIRST_STRIP_Y: Final = 118
+_STRIP_HEIGHT: Final = 70
+
+_INK: Final = "#24292f"
+_MAX_NAME_CHARS: Final = 70
+_CHAR: Final = 9  # width of a character, rounded up
+_DOTS_PER_INCH: Final = 200  # of a PNG
+_INCH: Final = 100  # in units of the picture
 
 
 class _Box(NamedTuple):
@@ -57,129 +71,119 @@ class _Arc(NamedTuple):
     depth: float = 34
 
 
-_Drawing = Iterable[
-    _Box | _Line | _Arc
-]  # in units of a thousandth of the picture's width
+_Shape = _Box | _Line | _Arc
 
 
 def svg(spans: Pieces, *, tokens: int, name: str) -> str:
     """Return the picture as SVG; `name` is the sequence's."""
-    return _svg(
-        _before_after(spans, tokens=tokens, name=name), height=_HEIGHT, name=name
-    )
+    drawn = _before_after(spans, tokens=tokens, name=name)
+    return _svg(drawn, height=_HEIGHT, name=name)
 
 
 def comparison_svg(
     sequences: Mapping[str, Pieces], *, source_id: str, tokens: int
 ) -> str:
-    """Return one document, and below it the sequence of each method that holds it, as SVG.
+    """Return one document, and below it the sequence of each method that holds it.
 
     `sequences` are the spans by the name of their method, each of `tokens` tokens.
     """
-    lead_of = {
-        name: next(span.doc_id for span in spans if span.source_id == source_id)
-        for name, spans in sequences.items()
-    }
-    # The captions begin behind the longest name: some 9 units a letter.
-    captions_x = MARGIN + max(
-        150, 9 * min(_LONGEST_NAME, max(map(len, sequences))) + 16
-    )
-    chunks = max(
-        (
-            pieces.document_before(spans, lead_of[name])
-            for name, spans in sequences.items()
-        ),
-        key=len,
-    )
     unit = (WIDTH - 2 * MARGIN) / tokens
-    shades = pieces.scale(
-        [cosine for spans in sequences.values() for cosine in pieces.scored(spans)]
-    )
-    heading = f"One document: {pieces.short(source_id, _LONGEST_NAME)}"
-    drawn: list[_Box | _Line | _Arc] = [
-        _Line(MARGIN, 30, heading, size=17, is_heading=True)
-    ]
-    drawn += _strip(chunks, chunks[0].doc_id, 44, unit, shades)
+    all_spans: list[Span] = []
+    documents = {}  # the document before, by method
+    for name, spans in sequences.items():
+        lead = _document(spans, source_id)
+        documents[name] = pieces.document_before(spans, lead)
+        all_spans += spans
+    shades = pieces.scale(pieces.scored(all_spans))
+    longest = max(documents.values(), key=len)
+
+    heading = f"One document: {pieces.short(source_id, _MAX_NAME_CHARS)}"
+    drawn: list[_Shape] = [_Line(MARGIN, 30, heading, size=17, is_heading=True)]
+    drawn += _strip(longest, longest[0].doc_id, 44, unit, shades)
+    # The captions begin behind the longest name.
+    max_chars = min(_MAX_NAME_CHARS, max(map(len, sequences)))
+    captions_x = MARGIN + max(150, _CHAR * max_chars + 16)
     for number, (name, spans) in enumerate(sequences.items()):
         y = _FIRST_STRIP_Y + _STRIP_HEIGHT * number
-        drawn.append(
-            _Line(
-                MARGIN, y, pieces.short(name, _LONGEST_NAME), size=15, is_heading=True
-            )
-        )
-        drawn.append(_Line(captions_x, y, _after(spans, lead_of[name])))
-        drawn += _strip(spans, lead_of[name], y + 10, unit, shades)
+        lead = _document(spans, source_id)
+        shown_name = pieces.short(name, _MAX_NAME_CHARS)
+        drawn.append(_Line(MARGIN, y, shown_name, size=15, is_heading=True))
+        drawn.append(_Line(captions_x, y, _after(spans, lead)))
+        drawn += _strip(spans, lead, y + 10, unit, shades)
     height = _FIRST_STRIP_Y + _STRIP_HEIGHT * len(sequences) + 50
-    drawn += _legend(
-        [span for spans in sequences.values() for span in spans], shades, y=height - 40
-    )
+    drawn += _legend(all_spans, shades, y=height - 40)
     return _svg(drawn, height=height, name=f"{source_id}, by {', '.join(sequences)}")
 
 
-def _before_after(spans: Pieces, *, tokens: int, name: str) -> _Drawing:
+def _document(spans: Pieces, source_id: str) -> int:
+    return next(span.doc_id for span in spans if span.source_id == source_id)
+
+
+def _before_after(spans: Pieces, *, tokens: int, name: str) -> Iterator[_Shape]:
     lead = pieces.lead_document(spans)
     meta_chunks = pieces.document_before(spans, lead)
     unit = (WIDTH - 2 * MARGIN) / tokens
     shades = pieces.scale(pieces.scored(spans))
     source = meta_chunks[0].source_id if meta_chunks else name
-    many = f"{len(meta_chunks):,} chunks, each next to the one that it depends on"
-    chunks = "1 chunk" if len(meta_chunks) == 1 else many
-    yield _Line(
-        MARGIN,
-        30,
-        f"Before: {pieces.short(source, _LONGEST_NAME)}",
-        size=17,
-        is_heading=True,
-    )
-    yield _Line(
-        MARGIN,
-        54,
-        f"one document of {sum(chunk.length for chunk in meta_chunks):,} tokens, {chunks}",
-    )
+    chunks = "1 chunk"
+    if len(meta_chunks) != 1:
+        depending = "each next to the one that it depends on"
+        chunks = f"{len(meta_chunks):,} chunks, {depending}"
+    before = f"Before: {pieces.short(source, _MAX_NAME_CHARS)}"
+    yield _Line(MARGIN, 30, before, size=17, is_heading=True)
+    own_tokens = sum(chunk.length for chunk in meta_chunks)
+    yield _Line(MARGIN, 54, f"one document of {own_tokens:,} tokens, {chunks}")
     yield from _strip(meta_chunks, lead, _BEFORE_Y, unit, shades)
-    yield _Line(
-        MARGIN,
-        148,
-        f"After: one sequence of exactly {tokens:,} tokens",
-        size=17,
-        is_heading=True,
-    )
+
+    after = f"After: one sequence of exactly {tokens:,} tokens"
+    yield _Line(MARGIN, 148, after, size=17, is_heading=True)
     yield _Line(MARGIN, 172, _after(spans, lead))
     yield from _strip(spans, lead, _AFTER_Y, unit, shades)
-    for one, other in pieces.neighbours_before(spans, lead):
-        left, right = (
-            (span.token_start + span.token_end) / 2 * unit + MARGIN
-            for span in (one, other)
-        )
+    for first, second in pieces.neighbours_before(spans, lead):
+        left = _middle(first) * unit + MARGIN
+        right = _middle(second) * unit + MARGIN
         yield _Arc(left, right, _AFTER_Y + _BAR + 2)
     yield from _legend(spans, shades, y=_LEGEND_Y)
 
 
+def _middle(span: Span) -> float:
+    return (span.token_start + span.token_end) / 2
+
+
 def _after(spans: Pieces, lead: int) -> str:
-    others, apart = pieces.others_and_distance(spans, lead)
+    """Return what became of the document, in a sentence."""
+    count, apart = pieces.others_and_distance(spans, lead)
+    others = counted(count, "other document")
     if not apart:
-        return f"the unchanged document next to {counted(others, 'other document')}"
-    between = f"{others:,} others"
-    if negatives := sum(span.role == "negative" for span in spans):
-        between = f"{counted(negatives, 'chunk')} of {counted(others, 'other document')}, the most similar ones"
+        return f"the unchanged document next to {others}"
+    between = f"{count:,} others"
+    negatives = sum(span.role == "negative" for span in spans)
+    if negatives:
+        chunks = counted(negatives, "chunk")
+        between = f"{chunks} of {others}, the most similar ones"
     return f"the same chunks up to {apart:,} tokens apart, between {between}"
 
 
 def _strip(
     spans: Pieces, lead: int, y: int, unit: float, shades: tuple[float, float]
 ) -> Iterator[_Box]:
-    """Yield spans at their places in the sequence, or in the document before."""
-    order: dict[int, int] = {}
+    """Yield spans where they are in the sequence, or in the document before."""
+    order: dict[int, int] = {}  # of documents
     for span in spans:
-        fill = LIGHT[
-            colour(span, order.setdefault(span.doc_id, len(order)), lead, shades)
-        ]
+        document = order.setdefault(span.doc_id, len(order))
         cosine = f", cosine {span.score:.3f}" if pieces.scored([span]) else ""
-        title = f"{span.role}: {span.source_id or span.role}, {span.length:,} tokens{cosine}"
-        x = MARGIN + span.token_start * unit
+        source = span.source_id or span.role
         # A hairline separates the boxes, and the thinnest remain visible.
         width = span.length * unit
-        yield _Box(x, y, max(0.3, width - (0.6 if width > 2 else 0)), _BAR, fill, title)
+        hairline = 0.6 if width > 2 else 0
+        yield _Box(
+            x=MARGIN + span.token_start * unit,
+            y=y,
+            width=max(0.3, width - hairline),
+            height=_BAR,
+            fill=LIGHT[colour(span, document, lead, shades)],
+            title=f"{span.role}: {source}, {span.length:,} tokens{cosine}",
+        )
 
 
 def _legend(
@@ -192,61 +196,83 @@ def _legend(
     if roles:
         for number in range(SHADES):
             yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"shade{number}"])
-        what = {"negative": "hard negatives", "document": "similar documents"}
-        named = " and ".join(words for role, words in what.items() if role in roles)
-        yield _Line(
-            x + 8 + 10 * SHADES,
-            y + 12,
-            f"{named}, cosine {shades[0]:.2f} to {shades[1]:.2f}",
-        )
+        words = {"negative": "hard negatives", "document": "similar documents"}
+        named = " and ".join(words[role] for role in words if role in roles)
+        low, high = shades
+        text = f"{named}, cosine {low:.2f} to {high:.2f}"
+        yield _Line(x + 8 + 10 * SHADES, y + 12, text)
         x += 560
-    # Documents without a cosine alternate between two greys; a sequence of meta-chunks and negatives has none.
-    is_plain = any(
-        span.role == "document" and span.score != span.score for span in spans
-    )
-    if is_plain and len({span.doc_id for span in spans if span.doc_id >= 0}) > 1:
+    # Documents without a cosine alternate between two greys; a sequence of meta-chunks
+    # and negatives has none.
+    without_cosine = {span.role for span in spans if math.isnan(span.score)}
+    documents = {span.doc_id for span in spans if span.doc_id >= 0}
+    if "document" in without_cosine and len(documents) > 1:
         for number in range(2):
             yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"plain{number}"])
         yield _Line(x + 28, y + 12, "other documents")
 
 
-def _svg(drawn: _Drawing, *, height: int, name: str) -> str:
+def _svg(drawn: Iterable[_Shape], *, height: int, name: str) -> str:
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
-        f"<title>{escape(pieces.clean(name))}</title>",
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+            'role="img">'
+        ),
+        f"<title>{_escaped(name)}</title>",
         f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
     ]
-    for part in drawn:
-        if isinstance(part, _Box):
-            place = f'x="{part.x:.2f}" y="{part.y}" width="{part.width:.2f}" height="{part.height}" fill="{part.fill}"'
-            title = f"<title>{escape(pieces.clean(part.title))}</title>"
-            lines.append(
-                f"<rect {place}>{title}</rect>" if part.title else f"<rect {place}/>"
-            )
-        elif isinstance(part, _Arc):
-            middle = f"{(part.left + part.right) / 2:.1f} {part.y + part.depth}"
-            curve = f"M{part.left:.1f} {part.y} Q{middle} {part.right:.1f} {part.y}"
-            lines.append(
-                f'<path d="{curve}" fill="none" stroke="{LIGHT["own"]}" stroke-width="1.6"/>'
-            )
+    for shape in drawn:
+        if isinstance(shape, _Box):
+            lines.append(_svg_box(shape))
+        elif isinstance(shape, _Arc):
+            lines.append(_svg_arc(shape))
         else:
-            weight = 600 if part.is_heading else 400
-            style = f'font-size="{part.size}" font-weight="{weight}" font-family="system-ui, sans-serif" fill="{_INK}"'
-            lines.append(
-                f'<text x="{part.x}" y="{part.y}" {style}>{escape(part.text)}</text>'
-            )
+            lines.append(_svg_line(shape))
     return "\n".join([*lines, "</svg>"]) + "\n"
 
 
+def _svg_box(box: _Box) -> str:
+    attributes = (
+        f'x="{box.x:.2f}" y="{box.y}" width="{box.width:.2f}" height="{box.height}" '
+        f'fill="{box.fill}"'
+    )
+    if not box.title:
+        return f"<rect {attributes}/>"
+    return f"<rect {attributes}><title>{_escaped(box.title)}</title></rect>"
+
+
+def _svg_arc(arc: _Arc) -> str:
+    middle = f"{(arc.left + arc.right) / 2:.1f} {arc.y + arc.depth}"
+    curve = f"M{arc.left:.1f} {arc.y} Q{middle} {arc.right:.1f} {arc.y}"
+    return f'<path d="{curve}" fill="none" stroke="{LIGHT["own"]}" stroke-width="1.6"/>'
+
+
+def _svg_line(line: _Line) -> str:
+    weight = 600 if line.is_heading else 400
+    style = (
+        f'font-size="{line.size}" font-weight="{weight}" '
+        f'font-family="system-ui, sans-serif" fill="{_INK}"'
+    )
+    return f'<text x="{line.x}" y="{line.y}" {style}>{escape(line.text)}</text>'
+
+
+def _escaped(text: str) -> str:
+    return escape(pieces.clean(text))
+
+
 def png(spans: Pieces, *, tokens: int, name: str) -> bytes:
-    """Return the picture as PNG, 2,000 dots wide. Raises NextlongError without matplotlib."""
-    parts = ("matplotlib", "matplotlib.figure", "matplotlib.patches", "matplotlib.path")
+    """Return the picture as PNG, 2,000 dots wide.
+
+    Raises NextlongError without matplotlib.
+    """
     try:
-        matplotlib, figures, patches, paths = map(importlib.import_module, parts)
+        matplotlib = importlib.import_module("matplotlib")
+        figures = importlib.import_module("matplotlib.figure")
     except ImportError:
-        cure = "pip install 'nextlong[png]', or draw SVG"
         raise NextlongError(
-            f"drawing PNG needs matplotlib, which is not installed; {cure}"
+            where="matplotlib",
+            problem="drawing PNG needs it, and it is not installed",
+            fix="pip install 'nextlong[png]', or draw SVG",
         ) from None
     with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
         warnings.filterwarnings(
@@ -260,37 +286,40 @@ def png(spans: Pieces, *, tokens: int, name: str) -> bytes:
         axes = figure.add_axes((0, 0, 1, 1))
         axes.set(xlim=(0, WIDTH), ylim=(_HEIGHT, 0))
         axes.axis("off")
-        for part in _before_after(spans, tokens=tokens, name=name):
-            if isinstance(part, _Box):
-                axes.add_patch(
-                    patches.Rectangle(
-                        (part.x, part.y), part.width, part.height, facecolor=part.fill
-                    )
-                )
-            elif isinstance(part, _Arc):
-                middle = ((part.left + part.right) / 2, part.y + part.depth)
-                # 1 moves to a point; 3, twice, is a quadratic curve: its control point and its end.
-                curve = paths.Path(
-                    [(part.left, part.y), middle, (part.right, part.y)], [1, 3, 3]
-                )
-                axes.add_patch(
-                    patches.PathPatch(
-                        curve,
-                        fill=False,
-                        edgecolor=LIGHT["own"],
-                        linewidth=1.6 * 72 / _INCH,
-                    )
-                )
+        for shape in _before_after(spans, tokens=tokens, name=name):
+            if isinstance(shape, _Line):
+                _draw_text(axes, shape)
             else:
-                weight = "bold" if part.is_heading else "normal"
-                axes.text(
-                    part.x,
-                    part.y,
-                    part.text,
-                    fontsize=part.size * 72 / _INCH,
-                    fontweight=weight,
-                    color=_INK,
-                )
+                axes.add_patch(_patch(shape))
         file = io.BytesIO()
         figure.savefig(file, format="png")
     return file.getvalue()
+
+
+def _draw_text(axes: Any, line: _Line) -> None:
+    axes.text(
+        line.x,
+        line.y,
+        line.text,
+        fontsize=line.size * 72 / _INCH,
+        fontweight="bold" if line.is_heading else "normal",
+        color=_INK,
+    )
+
+
+def _patch(shape: _Box | _Arc) -> Any:
+    """Return a shape as matplotlib draws it."""
+    patches = importlib.import_module("matplotlib.patches")
+    if isinstance(shape, _Box):
+        corner = (shape.x, shape.y)
+        return patches.Rectangle(
+            corner, shape.width, shape.height, facecolor=shape.fill
+        )
+    paths = importlib.import_module("matplotlib.path")
+    # 1 moves to a point; 3, twice, is a quadratic curve: its control point and its end.
+    control = ((shape.left + shape.right) / 2, shape.y + shape.depth)
+    points = [(shape.left, shape.y), control, (shape.right, shape.y)]
+    curve = paths.Path(points, [1, 3, 3])
+    return patches.PathPatch(
+        curve, fill=False, edgecolor=LIGHT["own"], linewidth=1.6 * 72 / _INCH
+    )

@@ -1,27 +1,33 @@
-"""Charts: bars, lines and maps as SVG that needs no script and prints; `page.js` adds values on hover and legend toggles.
+"""Charts: bars, lines and maps as SVG that needs no script and prints.
 
-In:  series of numbers with a name and a colour of the palette. Out: markup of a chart with its legend, "" if there is nothing
-to draw. Why no charting library is used: docs/decisions/0021-charts.md.
+In:  series of numbers with a name and a colour of the palette. Out: markup of a chart with
+its legend, "" if there is nothing to draw. `page.js` adds values on hover and legend
+toggles. Why no charting library is used: docs/decisions/0021-charts.md.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from markupsafe import Markup
 
 from nextlong.picture import html
 from nextlong.picture.pieces import clean, short
 
-_WIDTH = 320.0  # the width of a card on a telephone and in three columns, so that 11 units of text stay readable
-_TOP, _RIGHT, _FOOT = 6.0, 14.0, 36.0
-_CHAR = 6.1  # width of a character of a label, in these units
-_LONGEST_LABEL = 28
-_HEIGHT = 170.0
-_LABEL_HEIGHT = 18.0  # of the label of the y axis, above the chart
-_RADIUS = 3.2
+# The width of a card on a telephone and in three columns, so that 11 units of text stay
+# readable.
+_WIDTH: Final = 320.0
+_TOP: Final = 6.0
+_RIGHT: Final = 14.0
+_FOOT: Final = 36.0
+_CHAR: Final = 6.1  # width of a character of a label, in these units
+_MAX_LABEL_CHARS: Final = 28
+_HEIGHT: Final = 170.0
+_LABEL_HEIGHT: Final = 18.0  # of the label of the y axis, above the chart
+_RADIUS: Final = 3.2
+_BAR_GAP: Final = 1.5
 
 
 class Point(NamedTuple):
@@ -42,14 +48,17 @@ class Series(NamedTuple):
     points: Sequence[Point] = ()
 
 
-_Ticks = Sequence[tuple[float, str]]  # places of an axis, and their labels
-_RECT = Markup(
-    '<rect class="{}" data-series="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>'
+Ticks = Sequence[tuple[float, str]]  # positions on an axis, and their labels
+
+_RECT: Final = Markup(
+    '<rect class="{}" data-series="{}" x="{:.1f}" y="{:.1f}" '
+    'width="{:.1f}" height="{:.1f}"><title>{}</title></rect>'
 )
-_CIRCLE = Markup(
-    '<circle class="{}" data-series="{}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>'
+_CIRCLE: Final = Markup(
+    '<circle class="{}" data-series="{}" cx="{:.1f}" cy="{:.1f}" r="{}">'
+    "<title>{}</title></circle>"
 )
-_LINE = Markup('<path class="line stroke-{}" data-series="{}" d="{}"/>')
+_LINE: Final = Markup('<path class="line stroke-{}" data-series="{}" d="{}"/>')
 
 
 def bars(
@@ -62,60 +71,74 @@ def bars(
     form: str = "{:,.0f}",
     stacked: bool = False,
 ) -> Markup:
-    """Return horizontal bars: for each name a group with a bar of each series, or one stacked bar; `unit` follows a value."""
-    totals = [
-        sum(of_name) for of_name in zip(*(one.values for one in series), strict=True)
-    ]
-    most = max(
-        totals if stacked else [value for one in series for value in one.values],
-        default=0,
-    )
-    if most <= 0:
+    """Return horizontal bars: for each name a group with a bar of each series.
+
+    Stacked, each name has one_series bar. `unit` follows a value.
+    """
+    values = [one_series.values for one_series in series]
+    if stacked:
+        longest = max(
+            (sum(of_name) for of_name in zip(*values, strict=True)), default=0
+        )
+    else:
+        longest = max((max(of_series, default=0) for of_series in values), default=0)
+    if longest <= 0:
         return Markup()
-    labels = [short(name, _LONGEST_LABEL) for name in names]
+    labels = [short(name, _MAX_LABEL_CHARS) for name in names]
     left = 8 + _CHAR * max(map(len, labels))
-    ticks = _nice(0, most, 4)
+    ticks = _nice(0, longest, 4)
     unit_x = (_WIDTH - _RIGHT - left) / ticks[-1]
     thick = 26.0 if stacked else max(8.0, 17.0 - 2 * len(series))
-    group = thick if stacked else thick * len(series)
-    step = group + 6
-    marks: list[Markup] = []
-    starts = (
-        [0.0] * len(names)
-    )  # of each row: the value at which its next bar begins, which grows only if stacked
+    group_height = thick if stacked else thick * len(series)
+    step = group_height + 6
     top = _TOP + (_LABEL_HEIGHT if y_label else 0)
-    for number, one in enumerate(series):
-        for row, value in enumerate(one.values):
-            y = top + row * step + (0 if stacked else number * thick)
-            x = left + starts[row] * unit_x
-            of = (
-                f"{one.name}, {names[row]}"
-                if len(series) > 1 and names[row]
-                else one.name
-                if stacked
-                else names[row]
+
+    marks: list[Markup] = []
+    # Of each name: the value at which its next bar begins, which grows only if stacked.
+    starts = [0.0] * len(names)
+    for number, one_series in enumerate(series):
+        for index, value in enumerate(one_series.values):
+            y = top + index * step
+            if not stacked:
+                y += number * thick
+            tip = _bar_name(
+                one_series, names[index], count=len(series), stacked=stacked
             )
-            tip = f"{of}: {form.format(value)}{unit}"
-            marks.append(
-                _RECT.format(
-                    one.colour, number, x, y, value * unit_x, thick - 1.5, clean(tip)
-                )
+            rectangle = _RECT.format(
+                one_series.colour,
+                number,
+                left + starts[index] * unit_x,
+                y,
+                value * unit_x,
+                thick - _BAR_GAP,
+                clean(f"{tip}: {form.format(value)}{unit}"),
             )
-            starts[row] += value if stacked else 0
-    foot = top + step * len(names)
-    along = [(left + value * unit_x, f"{value:,g}") for value in ticks]
-    up = [(top + row * step + group / 2, text) for row, text in enumerate(labels)]
+            marks.append(rectangle)
+            if stacked:
+                starts[index] += value
+
+    x_ticks = [(left + value * unit_x, f"{value:,g}") for value in ticks]
+    y_ticks = []
+    for index, text in enumerate(labels):
+        y_ticks.append((top + index * step + group_height / 2, text))
     return _drawn(
         series,
         marks,
-        along,
-        up,
+        x_ticks,
+        y_ticks,
         x_label=label,
         y_label=y_label,
         left=left,
-        foot=foot,
+        foot=top + step * len(names),
         rules="upright",
     )
+
+
+def _bar_name(one_series: Series, name: str, *, count: int, stacked: bool) -> str:
+    """Return what the tooltip of a bar says that it is."""
+    if count > 1 and name:
+        return f"{one_series.name}, {name}"
+    return one_series.name if count > 1 or stacked else name
 
 
 def lines(
@@ -126,45 +149,40 @@ def lines(
     scale: Literal["even", "log"] = "even",
 ) -> Markup:
     """Return a line for each series; a logarithmic x axis has its ticks at the points."""
-    points = [point for one in series for point in one.points]
+    points = [point for one_series in series for point in one_series.points]
     if not points:
         return Markup()
-    ys = _nice(
-        min(0, *(point.y for point in points)), max(point.y for point in points), 4
-    )
     xs = [point.x for point in points]
-    places = sorted(set(xs)) if scale == "log" else _nice(min(xs), max(xs), 6)
+    ys = [point.y for point in points]
+    y_values = _nice(min(0, *ys), max(ys), 4)
+    x_values = sorted(set(xs)) if scale == "log" else _nice(min(xs), max(xs), 6)
     bend = math.log if scale == "log" else float
-    first, last = bend(places[0]), bend(places[-1])
-    left = 12 + _CHAR * max(len(f"{value:g}") for value in ys)
+    first = bend(x_values[0])
+    x_range = (bend(x_values[-1]) - first) or 1
+    y_range = y_values[-1] - y_values[0]
+    left = 12 + _CHAR * max(len(f"{value:g}") for value in y_values)
+    width = _WIDTH - _RIGHT - left - 6
     foot = _TOP + _LABEL_HEIGHT + _HEIGHT
 
     def to_x(value: float) -> float:
-        return (
-            left
-            + 6
-            + (bend(value) - first)
-            / ((last - first) or 1)
-            * (_WIDTH - _RIGHT - left - 6)
-        )
+        return left + 6 + (bend(value) - first) / x_range * width
 
     def to_y(value: float) -> float:
-        return foot - (value - ys[0]) / (ys[-1] - ys[0]) * _HEIGHT
+        return foot - (value - y_values[0]) / y_range * _HEIGHT
 
     marks: list[Markup] = []
-    for number, one in enumerate(series):
-        path = "L".join(
-            f"{to_x(point.x):.1f} {to_y(point.y):.1f}" for point in one.points
-        )
-        marks.append(_LINE.format(one.colour, number, f"M{path}" if path else ""))
-        marks += _circles(one, number, to_x, to_y)
-    along = [(to_x(value), f"{value:,g}") for value in places]
-    up = [(to_y(value), f"{value:g}") for value in ys]
+    for number, one_series in enumerate(series):
+        corners = [
+            f"{to_x(point.x):.1f} {to_y(point.y):.1f}" for point in one_series.points
+        ]
+        path = f"M{'L'.join(corners)}" if corners else ""
+        marks.append(_LINE.format(one_series.colour, number, path))
+        marks += _circles(one_series, number, to_x, to_y)
     return _drawn(
         series,
         marks,
-        along,
-        up,
+        [(to_x(value), f"{value:,g}") for value in x_values],
+        [(to_y(value), f"{value:g}") for value in y_values],
         x_label=x_label,
         y_label=y_label,
         left=left,
@@ -176,26 +194,29 @@ def lines(
 def scatter(
     series: Sequence[Series], *, height: float, x_label: str, y_label: str
 ) -> Markup:
-    """Return points without ticks, later series above earlier ones; each axis is stretched to fill the chart."""
-    points = [point for one in series for point in one.points]
+    """Return points without ticks, later series above earlier ones.
+
+    Each axis is stretched to fill the chart.
+    """
+    points = [point for one_series in series for point in one_series.points]
     if not points:
         return Markup()
-    least = min(point.x for point in points), min(point.y for point in points)
-    spread = (
-        max(point.x for point in points) - least[0] or 1,
-        max(point.y for point in points) - least[1] or 1,
-    )
-    unit = (_WIDTH - 20) / spread[0], (height - 20 - _LABEL_HEIGHT) / spread[1]
-    marks = [
-        circle
-        for number, one in enumerate(series)
-        for circle in _circles(
-            one,
-            number,
-            lambda x: 10 + (x - least[0]) * unit[0],
-            lambda y: height - 10 - (y - least[1]) * unit[1],
-        )
-    ]
+    xs = [point.x for point in points]
+    ys = [point.y for point in points]
+    min_x = min(xs)
+    min_y = min(ys)
+    unit_x = (_WIDTH - 20) / (max(xs) - min_x or 1)
+    unit_y = (height - 20 - _LABEL_HEIGHT) / (max(ys) - min_y or 1)
+
+    def to_x(value: float) -> float:
+        return 10 + (value - min_x) * unit_x
+
+    def to_y(value: float) -> float:
+        return height - 10 - (value - min_y) * unit_y
+
+    marks: list[Markup] = []
+    for number, one_series in enumerate(series):
+        marks += _circles(one_series, number, to_x, to_y)
     return _drawn(
         series,
         marks,
@@ -210,23 +231,27 @@ def scatter(
 
 
 def _circles(
-    one: Series,
+    one_series: Series,
     number: int,
     to_x: Callable[[float], float],
     to_y: Callable[[float], float],
 ) -> list[Markup]:
-    points = (
-        (to_x(point.x), to_y(point.y), point.radius, clean(point.tip))
-        for point in one.points
-    )
-    return [_CIRCLE.format(one.colour, number, *point) for point in points]
+    circles = []
+    for point in one_series.points:
+        x = to_x(point.x)
+        y = to_y(point.y)
+        tip = clean(point.tip)
+        circles.append(
+            _CIRCLE.format(one_series.colour, number, x, y, point.radius, tip)
+        )
+    return circles
 
 
 def _drawn(
     series: Sequence[Series],
     marks: Sequence[Markup],
-    along: _Ticks,
-    up: _Ticks,
+    x_ticks: Ticks,
+    y_ticks: Ticks,
     *,
     left: float,
     foot: float,
@@ -234,34 +259,49 @@ def _drawn(
     x_label: str,
     y_label: str,
 ) -> Markup:
-    keys = [(one.name, one.colour) for one in series] if len(series) > 1 else []
+    """Return a chart with its axes, and with a legend of several series."""
+    keys = (
+        [(one_series.name, one_series.colour) for one_series in series]
+        if len(series) > 1
+        else []
+    )
     size = (_WIDTH, foot + (_FOOT if x_label else 0))
-    shown: list[
-        tuple[float, str]
-    ] = []  # of the x axis: those whose labels do not touch the one before
-    end = -math.inf
-    for place, label in along:
-        half = len(label) * _CHAR / 2
-        if place - half > end:
-            shown.append((place, label))
-            end = place + half + 3
-    box = (left, _TOP + (_LABEL_HEIGHT if y_label else 0), _WIDTH - _RIGHT, foot)
-    chart = html.macro("picture/charts.html", "chart")
-    return chart(
-        keys, Markup("").join(marks), shown, up, size, box, rules, x_label, y_label
+    top = _TOP + (_LABEL_HEIGHT if y_label else 0)
+    box = (left, top, _WIDTH - _RIGHT, foot)
+    draw = html.macro("picture/charts.html", "chart")
+    return draw(
+        keys,
+        Markup("").join(marks),
+        _apart(x_ticks),
+        y_ticks,
+        size,
+        box,
+        rules,
+        x_label,
+        y_label,
     )
 
 
-def _nice(least: float, most: float, steps: int) -> list[float]:
-    """Return about `steps` round numbers that cover the range from `least` to `most`."""
-    span = (most - least) or abs(most) or 1
+def _apart(ticks: Ticks) -> Ticks:
+    """Return the ticks of the x axis whose labels do not touch the one before."""
+    shown = []
+    end = -math.inf
+    for position, label in ticks:
+        half = len(label) * _CHAR / 2
+        if position - half > end:
+            shown.append((position, label))
+            end = position + half + 3
+    return shown
+
+
+def _nice(low: float, high: float, steps: int) -> list[float]:
+    """Return about `steps` round numbers that cover the range from `low` to `high`."""
+    span = (high - low) or abs(high) or 1
     rough = span / steps
     unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(
-        factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit >= rough * 0.999
-    )
+    candidates = (factor * unit for factor in (1, 2, 2.5, 5, 10))
+    step = next(size for size in candidates if size >= rough * 0.999)
     # Rounding errors of the division must not add a tick at either end.
-    first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)
-    return [
-        round(number * step, 10) for number in range(first, max(last, first + 1) + 1)
-    ]
+    first = math.floor(low / step + 1e-9)
+    last = max(math.ceil(high / step - 1e-9), first + 1)
+    return [round(number * step, 10) for number in range(first, last + 1)]

@@ -1,7 +1,7 @@
 """HTML: pages from Jinja templates that escape every text where it enters.
 
-In:  texts of any origin. Out: pages and parts of pages. Templates are in the folder of the code that fills them and are named
-from the package's root (`picture/strip.html`).
+In:  texts of any origin. Out: pages and parts of pages. Templates are in the folder of the
+code that fills them and are named from the package's root (`picture/strip.html`).
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from nextlong.picture.pieces import clean, css_of_colours
 
 def _with_code(text: str) -> Markup:
     """Return text whose parts between backticks are marked up as code."""
-    forms = (Markup("{}"), Markup("<code>{}</code>"))
-    return Markup("").join(
-        forms[place % 2].format(clean(part))
-        for place, part in enumerate(text.split("`"))
-    )
+    marked = []
+    for index, part in enumerate(text.split("`")):
+        is_code = index % 2 == 1
+        form = Markup("<code>{}</code>") if is_code else Markup("{}")
+        marked.append(form.format(clean(part)))
+    return Markup("").join(marked)
 
 
 @cache
@@ -43,26 +44,28 @@ def _environment() -> jinja2.Environment:
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template filled in; every value that is not `Markup` is escaped and cleaned."""
+    """Return a template filled in.
+
+    Every value that is not `Markup` is escaped and cleaned.
+    """
     return _environment().get_template(template).render(values)
 
 
 def macro(template: str, name: str) -> Callable[..., Markup]:
     """Return a macro of a template as a function."""
-    return cast(
-        "Callable[..., Markup]",
-        getattr(_environment().get_template(template).module, name),
-    )
+    module = _environment().get_template(template).module
+    return cast("Callable[..., Markup]", getattr(module, name))
 
 
 def as_json(data: object) -> Markup:
-    """Return JSON for a script element, escaped so that it cannot end the element or open a comment."""
+    """Return JSON for a script element.
+
+    It is escaped so that it cannot end the element or open a comment.
+    """
     text = json.dumps(_cleaned(data), ensure_ascii=False, separators=(",", ":"))
-    return Markup(
-        text.replace("<", "\\u003c")
-        .replace("\u2028", "\\u2028")
-        .replace("\u2029", "\\u2029")
-    )
+    for character in ("<", "\u2028", "\u2029"):
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return Markup(text)
 
 
 def _cleaned(data: object) -> object:
@@ -70,9 +73,9 @@ def _cleaned(data: object) -> object:
         return clean(data)
     if isinstance(data, dict):
         return {key: _cleaned(value) for key, value in data.items()}
-    return (
-        [_cleaned(value) for value in data] if isinstance(data, list | tuple) else data
-    )
+    if isinstance(data, list | tuple):
+        return [_cleaned(value) for value in data]
+    return data
 
 
 @cache
@@ -83,7 +86,10 @@ def style() -> str:
 
 @cache
 def script() -> str:
-    """Return the script of reports and of the viewer: tooltips, legends, and walking along a strip."""
+    """Return the script of reports and of the viewer.
+
+    It has tooltips, legends, and walking along a strip.
+    """
     return asset(__package__, "page.js")
 
 

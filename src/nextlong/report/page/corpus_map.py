@@ -24,7 +24,7 @@ from nextlong.text import Json
 
 _MAPPED: Final = 1000  # chunks of the corpus
 # Neither the meta-document's orange nor the negatives' blue.
-_COLOURS: Final = ("run2", "run3", "run4")
+MAP_COLOURS: Final = ("run2", "run3", "run4")
 
 
 def draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
@@ -104,8 +104,8 @@ def _background(sources: Sequence[str], points: Sequence[Point]) -> list[Series]
     counts = Counter(sources)
     colours: Mapping[str, str] = {}
     if len(counts) > 1:
-        largest = [name for name, _ in counts.most_common(len(_COLOURS))]
-        colours = dict(zip(largest, _COLOURS, strict=False))
+        largest = [name for name, _ in counts.most_common(len(MAP_COLOURS))]
+        colours = dict(zip(largest, MAP_COLOURS, strict=False))
     others = [name for name in counts if name not in colours]
     rest = f"{len(others)} more sources" if len(others) > 1 else "".join(others)
     if not colours:
