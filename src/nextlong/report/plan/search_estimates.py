@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 from nextlong.methods import partition as partitioned
-from nextlong.recipe import Recipe
+from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.keys import EXACT, blocks, queries_of_task
 from nextlong.report.plan.amounts import TRIED, Amount, Amounts, Estimate
 from nextlong.retrieval import mine
@@ -45,17 +45,17 @@ _of_products = partial(Estimate, seconds=PRODUCT_S, rate="products")
 def preparation(recipe: Recipe) -> Estimate:
     """Return the estimate of the step that prepares the encoder."""
     encoder = recipe.encoder
-    if encoder.section == "lsa":
-        return _fitting(encoder.options_as(LsaOptions))
-    if encoder.section == "sentence_transformers":
-        # Loading the model and trying it.
-        return Estimate(work=1, seconds=20.0, rate="")
+    estimate = _PREPARATIONS.get(encoder.section)
+    if estimate is not None:
+        return estimate(encoder)
     if kind_of(encoder).is_tried:
         return Estimate(work="chunks", seconds=0.0, disk="chunks")
     return Estimate(work=1, seconds=0.0, rate="")
 
 
-def _fitting(options: LsaOptions) -> Estimate:
+def _fitting(encoder: Encoder) -> Estimate:
+    options = encoder.options_as(LsaOptions)
+
     def sample(amounts: Amounts) -> float:
         return min(amounts.chunks, options.fit_chunks)
 
@@ -70,6 +70,18 @@ def _fitting(options: LsaOptions) -> Estimate:
         bytes=4.0,
         memory=lambda amounts: 12e3 * sample(amounts),
     )
+
+
+def _trying(_: Encoder) -> Estimate:
+    """Return the estimate of loading a model and trying it."""
+    return Estimate(work=1, seconds=20.0, rate="")
+
+
+# By the section of the recipe that has an encoder's options.
+_PREPARATIONS: Final[Mapping[str, Callable[[Encoder], Estimate]]] = {
+    "lsa": _fitting,
+    "sentence_transformers": _trying,
+}
 
 
 def embedding(recipe: Recipe) -> Estimate:
