@@ -108,7 +108,8 @@ def embed_rows(
 
     if not isinstance(prepared, ExecutionResult):
         return _write_vectors(out, blocks(), shard, model.dimensions)
-    np.save(f"{out}.slice.npy", np.concatenate(list(blocks())))
+    vectors = np.concatenate(list(blocks()))
+    np.save(f"{out}.slice.npy", vectors)
     return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
 
 
@@ -213,7 +214,8 @@ def slices_of(
     slices = []
     for shard, rows in enumerate(row_counts):
         for first in range(0, rows, size):
-            slices.append((shard, slice(first, min(first + size, rows))))
+            last = min(first + size, rows)
+            slices.append((shard, slice(first, last)))
     return slices
 
 
@@ -244,7 +246,8 @@ def average_shard(
                 # direction, and the first vector is used.
                 has_direction = lengths > _MIN_LENGTH * counts[low:high, None]
                 units = np.where(has_direction, means, units.astype(np.float32))
-            file.write(units.astype("<f2").tobytes())
+            rounded = units.astype("<f2")
+            file.write(rounded.tobytes())
     return TaskResult()
 
 

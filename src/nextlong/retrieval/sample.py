@@ -171,7 +171,8 @@ def _with_checked(
         is_full = draws is not None and before + len(fitting) >= draws
         if is_full:
             break
-        is_long = is_longer(int(document["first_chunk"]), int(document["chunks"]))
+        first_chunk = int(document["first_chunk"])
+        is_long = is_longer(first_chunk, int(document["chunks"]))
         if is_long:
             dropped.append(document)
         else:
@@ -276,7 +277,8 @@ def query_ranges(
     # document are never divided.
     counts = np.ones(len(rows), np.int64) if is_documents else rows["chunks"]
     ends = np.append(0, np.cumsum(counts))
-    max_queries = min(max(1, math.ceil(int(ends[-1]) / BLOCKS)), max_queries)
+    per_block = math.ceil(int(ends[-1]) / BLOCKS)
+    max_queries = min(max(1, per_block), max_queries)
     tasks = []
     first = 0
     while first < len(rows):

@@ -176,7 +176,8 @@ def _choose_words(
     vocabulary = _read_vocabulary(words)
     stem, summary = words
     ids = corpus_files.ranges(metas["first_chunk"], metas["chunks"])
-    hashes, bounds = _hash_texts(corpus.texts(ids).tolist())
+    texts = corpus.texts(ids).tolist()
+    hashes, bounds = _hash_texts(texts)
     counts = _count_known(hashes, bounds, vocabulary.hashes)
     queries = _heaviest_words(counts, counts.data * vocabulary.idf[counts.indices])
 
@@ -192,7 +193,8 @@ def _choose_words(
         for query, (low, high) in enumerate(bounds_of_rows, start=begin):
             query_scores = scores.data[low:high]
             if len(query_scores):
-                index = max(0, len(query_scores) - int(ranks[query]))
+                rank = int(ranks[query])
+                index = max(0, len(query_scores) - rank)
                 least[query] = np.partition(query_scores, index)[index]
     sparse.save_npz(f"{out}.queries.npz", queries, compressed=False)
     np.save(f"{out}.least.npy", least)
@@ -242,7 +244,8 @@ def _mark_shard(
     for batch in iter_chunk_texts(*files):
         hashes, bounds = _hash_texts(batch.texts)
         counts = _count_known(hashes, bounds, vocabulary.hashes)
-        batches.append(_weights(counts, np.diff(bounds), vocabulary))
+        weights = _weights(counts, np.diff(bounds), vocabulary)
+        batches.append(weights)
     if batches:
         weights = sparse.hstack(batches, format="csr")
         for stem in queries:
@@ -280,7 +283,8 @@ def judge_shortlist(
     ids = np.concatenate([np.empty(0, np.int64), *neighbours])
     marks = corpus_files.array_rows(ids, shortlist)
     counts = [len(row) for row in neighbours]
-    query_of = np.repeat(np.arange(len(neighbours)), counts)
+    query_numbers = np.arange(len(neighbours))
+    query_of = np.repeat(query_numbers, counts)
     controls = np.flatnonzero(marks & _CONTROL)
     _, first = np.unique(query_of[controls], return_index=True)
     is_shortlisted = marks[controls[first]] & _SHORTLISTED
@@ -462,9 +466,10 @@ def shortlist_steps(
         corpus = corpus_files.corpus(done)
         suffix = ShortlistQueriesFiles.min_scores.suffix
         paths = ShortlistQueriesFiles.of(done).min_scores
+        stems = [path.with_name(path.name.removesuffix(suffix)) for path in paths]
         task = partial(
             _mark_shard,
-            queries=[path.with_name(path.name.removesuffix(suffix)) for path in paths],
+            queries=stems,
             seed=seed,
             **shared_arguments(done),
         )

@@ -157,7 +157,8 @@ class Lsa:
 
     def save(self, out: Path) -> None:
         """Write `{out}.terms.json`, `{out}.idf.npy` and `{out}.components.npy`."""
-        Path(f"{out}.terms.json").write_bytes(orjson.dumps(list(self.terms)))
+        terms = orjson.dumps(list(self.terms))
+        Path(f"{out}.terms.json").write_bytes(terms)
         np.save(f"{out}.idf.npy", self.idf)
         np.save(f"{out}.components.npy", self.components)
 
@@ -167,9 +168,10 @@ class Lsa:
 
         The components are memory-mapped, so processes share them.
         """
-        terms = orjson.loads(Path(f"{stem}.terms.json").read_bytes())
+        terms = Path(f"{stem}.terms.json").read_bytes()
+        idf = np.load(f"{stem}.idf.npy")
         components = np.load(f"{stem}.components.npy", mmap_mode="r")
-        return cls(terms, np.load(f"{stem}.idf.npy"), np.asarray(components))
+        return cls(orjson.loads(terms), idf, np.asarray(components))
 
 
 def _encoded(terms: Sequence[str], encoding: str) -> Any:
@@ -192,11 +194,12 @@ def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int)
     keys |= columns
     keys.sort()
     firsts = np.flatnonzero(np.diff(keys, prepend=-1))
-    counts = np.diff(firsts, append=len(keys)).astype(np.float32)
+    counts = np.diff(firsts, append=len(keys))
     keys = keys[firsts]
     offsets = np.searchsorted(keys, np.arange(texts + 1) << bits)
     distinct_columns = (keys & ((1 << bits) - 1)).astype(np.int32)
-    return sparse.csr_matrix((counts, distinct_columns, offsets), shape=(texts, width))
+    entries = (counts.astype(np.float32), distinct_columns, offsets)
+    return sparse.csr_matrix(entries, shape=(texts, width))
 
 
 def _weigh(counts: Any, idf: NDArray[np.float32]) -> Any:
@@ -205,7 +208,8 @@ def _weigh(counts: Any, idf: NDArray[np.float32]) -> Any:
     # From a table, because vectorized logarithms can differ in the last bit by their
     # place in the batch.
     max_count = counts.data.max(initial=1)
-    logarithms = np.log(np.arange(1, max_count + 1)).astype(np.float32)
+    logarithms = np.log(np.arange(1, max_count + 1))
+    logarithms = logarithms.astype(np.float32)
     weights = 1 + logarithms[counts.data.astype(np.int64) - 1]
     weights *= idf[counts.indices]
     rows = np.repeat(np.arange(texts), np.diff(counts.indptr))
@@ -289,7 +293,8 @@ def _fit_lsa(
     frequency = np.bincount(counts.indices, weights=counts.data, minlength=len(names))
     is_common = document_frequency > counts.shape[0] / 2
     is_telling = (document_frequency >= 2) & ~is_common
-    chosen = pc.array_sort_indices(names).to_numpy().astype(np.int64)
+    chosen = pc.array_sort_indices(names).to_numpy()
+    chosen = chosen.astype(np.int64)
     if is_telling.sum() >= dimensions:
         chosen = chosen[is_telling[chosen]]
     # The most frequent terms first, ties in the order of the terms.
@@ -300,9 +305,9 @@ def _fit_lsa(
     counts.sort_indices()
     rarity = (1 + len(texts)) / (1 + document_frequency[chosen])
     idf = (np.log(rarity) + 1).astype(np.float32)
-    encoded_terms = names.take(pa.array(chosen)).to_pylist()
-    terms = [term.decode("utf-32-le") for term in encoded_terms]
-    del names, encoded_terms
+    chosen_names = names.take(pa.array(chosen))
+    terms = [name.decode("utf-32-le") for name in chosen_names.to_pylist()]
+    del names, chosen_names
     tfidf = _weigh(counts, idf)
     components = _components(tfidf, dimensions=dimensions, seed=seed)
     return Lsa(terms, idf, components)
@@ -364,8 +369,9 @@ def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     Returns words as bytes, single characters included, and the bounds of each text.
     """
     lowered, _ = _characters()
-    table = bytes(lowered[:128].tolist()).ljust(256)
-    letters = "\n".join(texts).encode("ascii").translate(table)
+    table = bytes(lowered[:128].tolist())
+    joined = "\n".join(texts).encode("ascii")
+    letters = joined.translate(table.ljust(256))
     inside = np.zeros(len(letters) + 2, np.bool_)
     np.not_equal(np.frombuffer(letters, np.uint8), _SPACE, out=inside[1:-1])
     edges = np.flatnonzero(inside[1:] != inside[:-1])

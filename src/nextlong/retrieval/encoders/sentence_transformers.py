@@ -522,7 +522,8 @@ def _task_sizes(rate: float, call_chunks: int) -> tuple[int, int]:
 
     A task takes half a minute at `rate` chunks per second.
     """
-    task_chunks = max(1, min(SLICE_CHUNKS, int(rate * SLICE_S)))
+    chunks_in_time = int(rate * SLICE_S)
+    task_chunks = max(1, min(SLICE_CHUNKS, chunks_in_time))
     if task_chunks >= call_chunks:
         task_chunks -= task_chunks % call_chunks
         return call_chunks, task_chunks
@@ -592,8 +593,9 @@ class _SentenceTransformersKind(EncoderKind):
 
         Without the package the speed is unknown.
         """
+        module, _ = self.package
         # Importing it takes seconds.
-        if importlib.util.find_spec("sentence_transformers") is None:
+        if importlib.util.find_spec(module) is None:
             return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
         step = max(1, len(chunks) // _TRIED_CHUNKS)
         sample = list(chunks[::step])[:_TRIED_CHUNKS]

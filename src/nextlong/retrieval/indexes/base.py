@@ -162,4 +162,5 @@ def index_kind(index: str) -> IndexKind:
     The recipe has validated the value.
     """
     kinds: dict[str, IndexKind] = INDEXES.declarations(IndexKind)
-    return next(kind for kind in kinds.values() if re.fullmatch(kind.takes, index))
+    fitting = (kind for kind in kinds.values() if re.fullmatch(kind.takes, index))
+    return next(fitting)

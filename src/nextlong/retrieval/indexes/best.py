@@ -105,7 +105,8 @@ class Best:
         A query has fewer than k if no more were added.
         """
         for first in range(0, len(self._counts), _SETTLED):
-            queries = np.arange(first, min(first + _SETTLED, len(self._counts)))
+            last = min(first + _SETTLED, len(self._counts))
+            queries = np.arange(first, last)
             # Of each query, the cells that may be among its k best.
             likely_cells = []
             for query in queries.tolist():

@@ -186,8 +186,9 @@ class ExactTorch(Exact):
             return torch.cat(scores, dim=1)
         scores = []
         at_once = max(1, max_candidates // width)
-        parts = zip(positions.split(at_once), queries.split(at_once), strict=True)
-        for positions_QW, queries_QD in parts:
+        for positions_QW, queries_QD in zip(
+            positions.split(at_once), queries.split(at_once), strict=True
+        ):
             candidates_QWD = rows[positions_QW].double()
             queries_QD1 = queries_QD.double()[:, :, None]
             products = torch.bmm(candidates_QWD, queries_QD1)

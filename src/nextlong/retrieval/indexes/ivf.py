@@ -100,8 +100,9 @@ def clusters_for(vectors: int) -> int:
 
     About twice the square root, a power of two, each with 40 vectors to train on.
     """
-    fitting = 2 ** round(np.log2(max(1.0, 2 * vectors**0.5)))
-    return int(max(1, min(fitting, vectors // _SAMPLE_PER_CLUSTER)))
+    exponent: int = round(np.log2(max(1.0, 2 * vectors**0.5)))
+    trainable = vectors // _SAMPLE_PER_CLUSTER
+    return max(1, min(1 << exponent, trainable))
 
 
 def sample_of(clusters: int) -> int:
@@ -218,11 +219,13 @@ def draw_sample(vectors: Sequence[Path], *, count: int, seed: int) -> _Rows:
     shards = VectorShards(vectors)
     total = sum(shards.rows)
     draw = rng_for(seed, "index.sample")
-    positions = np.sort(draw.choice(total, min(count, total), replace=False))
-    sample_ND = shards.take(shards.ids_at(positions)).astype(np.float32)
+    positions = draw.choice(total, min(count, total), replace=False)
+    positions.sort()
+    sample_ND = shards.take(shards.ids_at(positions))
     # In random order, so that any prefix is a random sample.
-    order = rng_for(seed, "index.order").permutation(len(sample_ND))
-    return sample_ND[order]
+    shuffle = rng_for(seed, "index.order")
+    order = shuffle.permutation(len(sample_ND))
+    return sample_ND.astype(np.float32)[order]
 
 
 def fill(
@@ -473,7 +476,8 @@ def measure_block(
     # (n,) the vectors of all parts, and their clusters.
     members = np.concatenate([part.members for part in parts])
     sizes = np.concatenate([np.diff(part.bounds) for part in parts])
-    clusters = np.repeat(np.tile(np.arange(template.clusters), len(parts)), sizes)
+    clusters_of_parts = np.tile(np.arange(template.clusters), len(parts))
+    clusters = np.repeat(clusters_of_parts, sizes)
     rough = truth
     if len(members) and not template.is_lossless:
         width = min(len(members), _retrieved(k, _SPARES[-1]))
@@ -485,7 +489,8 @@ def measure_block(
     for name, (ids, scores) in (("truth", truth), ("rough", rough)):
         counts = [len(row) for row in ids]
         scored = np.empty(sum(counts), _SCORED)
-        scored["query"] = np.repeat(np.arange(len(counts)), counts)
+        query_numbers = np.arange(len(counts))
+        scored["query"] = np.repeat(query_numbers, counts)
         if len(scored):
             scored["id"] = np.concatenate(ids)
             scored["score"] = np.concatenate(scores)
@@ -552,7 +557,8 @@ class _Measured(NamedTuple):
             if len(true):
                 is_visited = np.isin(scored["cluster"], visited)
                 retrieved = scored["id"][is_visited][:width]
-                share = float(np.isin(true["id"][:nearest], retrieved).mean())
+                is_found = np.isin(true["id"][:nearest], retrieved)
+                share = float(is_found.mean())
             shares.append(share)
         return np.array(shares or [1.0])
 
@@ -560,7 +566,8 @@ class _Measured(NamedTuple):
         """Return the recall of a setting."""
         recalls = self.recalls(probes, spare, nearest=self.k)
         mean = float(recalls.mean())
-        error = float(recalls.std() / len(recalls) ** 0.5)
+        deviation = float(recalls.std())
+        error = deviation / len(recalls) ** 0.5
         return _Tuned(probes, spare, mean, mean - 2 * error)
 
 
@@ -621,7 +628,8 @@ def _sample_queries(
     """
     ids, exclude, _ = read_queries(queries)
     draw = rng_for(seed, "index.tune")
-    sample = draw.choice(len(ids), min(SAMPLE, len(ids)), replace=False)
+    count = min(SAMPLE, len(ids))
+    sample = draw.choice(len(ids), count, replace=False)
     sample.sort()
     return corpus_files.vectors(ids[sample], vectors), exclude[sample]
 

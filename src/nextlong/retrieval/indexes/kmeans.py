@@ -101,7 +101,8 @@ def _train_in_cells(
     )
     cell_N = nearest_centres(sample_ND, cells_LD, count=1)[:, 0]
     sizes = np.bincount(cell_N, minlength=len(cells_LD))
-    rows_by_cell = np.split(np.argsort(cell_N, kind="stable"), np.cumsum(sizes)[:-1])
+    rows = np.argsort(cell_N, kind="stable")
+    rows_by_cell = np.split(rows, np.cumsum(sizes)[:-1])
 
     # Cell l gets the centres [ends[l], ends[l + 1]), in proportion to the number of its
     # vectors.
@@ -190,7 +191,8 @@ def first_codebooks(rows_ND: _Rows, *, parts: int, values: int, seed: int) -> _R
     Shape (parts, values, dim / parts).
     """
     draw = rng_for(seed, "index.codes")
-    sampled = draw.choice(len(rows_ND), values, replace=len(rows_ND) < values)
+    is_short = len(rows_ND) < values
+    sampled = draw.choice(len(rows_ND), values, replace=is_short)
     return _slices(rows_ND[sampled], parts)
 
 

@@ -111,7 +111,8 @@ class KnownCandidates(NamedTuple):
 
         # (k,) the index in `chunks` of a text that does not repeat the document, else -1.
         order = np.full(len(is_free), -1)
-        order[numbers] = np.where(is_free[numbers], np.arange(len(chunks)), -1)
+        indices = np.arange(len(chunks))
+        order[numbers] = np.where(is_free[numbers], indices, -1)
         pairs = _reordered(known.by_words, order)
         passages = _reordered(known.by_passage, order)
         only_passage = self.by_passage[numbers]
@@ -267,7 +268,8 @@ def _concatenated(first: Texts, second: Texts) -> Texts:
 
 
 _ALIKE: Final = np.ones(1, np.uint16)  # weights, which passages do not need
-_NO_DOCUMENT: Final = ComparedDocument(np.empty(0, np.uint64), np.empty(0, np.uint64))
+_NO_RUNS: Final = np.empty(0, np.uint64)
+_NO_DOCUMENT: Final = ComparedDocument(_NO_RUNS, _NO_RUNS)
 
 
 def _repeating_document(

@@ -79,12 +79,13 @@ def shared_runs(hashes: U64, owners: _Owners) -> SharedRuns:
     """
     # The low bits of a key are the run's position: sorting integers is several times as
     # fast as argsort.
-    position_bits = np.uint64(max(1, len(hashes).bit_length()))
+    bits = max(1, len(hashes).bit_length())
+    position_bits = np.uint64(bits)
     keys = hashes >> position_bits
     keys <<= position_bits
     keys |= np.arange(len(hashes), dtype=np.uint64)
     keys.sort()
-    position_limit = np.uint64(1 << int(position_bits))
+    position_limit = np.uint64(1 << bits)
 
     # Whether each key has the same hash bits as the key before it.
     is_again = np.zeros(len(hashes) + 1, np.bool_)
@@ -118,8 +119,9 @@ def shared_runs(hashes: U64, owners: _Owners) -> SharedRuns:
 
     # Kinds of several texts are numbered from 1; runs that one text repeats have kind 0.
     numbers = np.arange(1, len(first_members) + 1) * (counts[1:] > 1)
+    sizes = np.diff(first_members, append=len(positions))
     kinds = np.zeros(len(hashes), np.int64)
-    kinds[positions] = np.repeat(numbers, np.diff(first_members, append=len(positions)))
+    kinds[positions] = np.repeat(numbers, sizes)
     return SharedRuns(kinds, holders, offsets, counts)
 
 
@@ -246,7 +248,8 @@ class Distinct(NamedTuple):
         is_ascending = a < b
         keys = (a * len(texts_by_kind) + b)[is_ascending]
         keys.sort()
-        return np.stack(np.divmod(keys, max(1, len(texts_by_kind))), axis=1)
+        rows = np.divmod(keys, max(1, len(texts_by_kind)))
+        return np.stack(rows, axis=1)
 
 
 def distinct_texts(texts: Shingles) -> Distinct:
@@ -403,8 +406,8 @@ def _shared_weights(
     sums = running(suspects.words)
     # Where a kind is a row of the table below, and a text a column; else -1.
     row_of = np.full(len(shared.counts), -1)
-    last_text = max(shared.holders.max(), others.max(initial=0))
-    column_of = np.full(int(last_text) + 1, -1)
+    last_text = int(max(shared.holders.max(), others.max(initial=0)))
+    column_of = np.full(last_text + 1, -1)
     for first, last in runs_within(np.maximum(sizes, _MIN_RUNS), _RUNS_AT_ONCE):
         part = slice(first, last)
         positions = shared_positions[ranges(starts[owners[part]], sizes[part])]
@@ -454,7 +457,8 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     several = np.flatnonzero(shared.counts > 1)
     counts = shared.counts[several]
     positions = ranges(shared.offsets[several], counts)
-    mixed = shingles.mix(shared.holders[positions].astype(np.uint64) + np.uint64(1))
+    numbers = shared.holders[positions].astype(np.uint64) + np.uint64(1)
+    mixed = shingles.mix(numbers)
     set_hashes = np.add.reduceat(mixed, np.cumsum(counts) - counts)
     _, first_of_set = np.unique(set_hashes, return_index=True)
     several = several[first_of_set]
@@ -589,8 +593,8 @@ def compare(
     others = np.flatnonzero(~by_words)
     picked = distinct.texts.picked(others)
     hashes = np.concatenate([picked.hashes, document.runs])
-    joined = Shingles(hashes, np.append(picked.offsets, len(hashes)))
-    texts = Texts.of(joined, weights, threshold)
+    offsets = np.append(picked.offsets, len(hashes))
+    texts = Texts.of(Shingles(hashes, offsets), weights, threshold)
     shared = shared_runs(texts.hashes, texts.owners)
     suspects = texts.suspects(shared.kinds > 0)
     suspects[-1] = False  # the document

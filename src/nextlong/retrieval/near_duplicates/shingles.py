@@ -152,7 +152,8 @@ def _hash_piece(text: str, offset: int) -> Words:
         edges = np.flatnonzero(inside[1:] != inside[:-1])
         starts = edges[::2]
         ends = edges[1::2]
-    up, down = powers(max(_PIECE_CHARS, 1 << (len(letters) - 1).bit_length()))
+    powers_needed = 1 << (len(letters) - 1).bit_length()
+    up, down = powers(max(_PIECE_CHARS, powers_needed))
     letters *= up[: len(letters)]
     sums = np.add.reduceat(letters, starts)  # separators count 0
     return Words(mix(sums * down[starts]), starts + offset, ends + offset)
@@ -245,7 +246,8 @@ class Shingles(NamedTuple):
         """Return the shingles of some texts, by their numbers."""
         sizes = np.diff(self.offsets)[texts]
         hashes = self.hashes[ranges(self.offsets[texts], sizes)]
-        return Shingles(hashes, np.append(0, np.cumsum(sizes)))
+        offsets = np.append(0, np.cumsum(sizes))
+        return Shingles(hashes, offsets)
 
     @property
     def is_short(self) -> NDArray[np.bool_]:
@@ -400,7 +402,8 @@ def weigh_shingles(
         is_sampled = keys <= threshold_for(share)
         first_chunks = firsts[is_sampled]
         last_chunks = lasts[is_sampled]
-        counted.append(schemas.pack_ids(shard, doc_rows[first_chunks].astype(np.int64)))
+        sampled_rows = doc_rows[first_chunks].astype(np.int64)
+        counted.append(schemas.pack_ids(shard, sampled_rows))
         if not len(first_chunks):
             continue
         runs, offsets = store.shard(shard)
@@ -430,7 +433,8 @@ def _runs_of_documents(runs: U64, offsets: _Offsets, bounds: _Offsets) -> Shingl
             piece = piece[np.repeat(~is_short, piece_sizes)]
         pieces.append(piece)
     counts = [len(piece) for piece in pieces]
-    return Shingles(np.concatenate(pieces), np.cumsum([0, *counts]))
+    picked_offsets = np.cumsum([0, *counts])
+    return Shingles(np.concatenate(pieces), picked_offsets)
 
 
 def add_counts(counts: NDArray[np.uint32], shingles: Shingles) -> None:
