@@ -150,20 +150,25 @@ def _encoding_of(files: tuple[InputFile, ...]) -> _Encoding:
             head = _telling_bytes(file)
         except UNREADABLE:
             continue
-        is_utf16_or_32 = unicode_encoding_of(head) != ""
-        if not is_utf16_or_32:
-            # ASCII fits every encoding, and compressed bytes are no text.
-            if head.isascii() or compression_in(head):
-                continue
-            if is_mostly_utf8(head):
-                has_utf8 = True
-                continue
-        heads.append(head)
-        others.append(file)
+        if not _tells_encoding(head):
+            continue
+        if not unicode_encoding_of(head) and is_mostly_utf8(head):
+            has_utf8 = True
+        else:
+            heads.append(head)
+            others.append(file)
     if not others or has_utf8:
         return _Encoding(others=tuple(others))
     name = guess_encoding(max(heads, key=len))
     return _Encoding(name, example=_example_text(heads[0].decode(name, "replace")))
+
+
+def _tells_encoding(head: bytes) -> bool:
+    """Return whether bytes say something about the encoding of a text file."""
+    if unicode_encoding_of(head):
+        return True
+    # ASCII fits every encoding, and compressed bytes are no text.
+    return not head.isascii() and not compression_in(head)
 
 
 def _example_text(text: str) -> str:
@@ -286,6 +291,7 @@ def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
             f"column {source.id!r} are guesses"
         )
         return
+    # First what is read, then what speaks against it.
     tables = [look for look in looks if look.has_columns]
     if not tables:
         yield f"{source.label}: each file or page is one document"
@@ -302,6 +308,7 @@ def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
         names = _file_names(look for look in looks if not look.has_columns)
         yield f"{source.label}: {names}: each file or page is one document"
     yield from _problem_notes(source, looks)
+    # Files of one source should have their text in the same column.
     others = [look for look in tables if look.text not in (None, source.text)]
     for column in dict.fromkeys(look.text for look in others):
         files = _file_names(look for look in others if look.text == column)
@@ -317,8 +324,8 @@ def _column_notes(source: Source, tables: Sequence[FileLook]) -> Iterator[str]:
     guess = "" if has_text else " is a guess, because no column looks like text"
     ids = _id_note(source, tables)
     yield f"{source.label}: text column {source.text!r}{guess}, {ids}"
-    first = next((look for look in tables if look.text), tables[0])
-    for note in _text_notes(first.columns):
+    with_text = [look for look in tables if look.text]
+    for note in _text_notes([*with_text, *tables][0].columns):
         yield f"{source.label}: {note}"
     # All columns are shown where the user may have to name another one.
     examples = next((look.examples for look in tables if look.examples), {})

@@ -361,6 +361,7 @@ def new_recipe(
         found_paths += _split_up(path)
     paths = list(dict.fromkeys(found_paths)) or [str(folder / "data/*.jsonl")]
 
+    # Absolute paths, until the recipe is written beside its documents.
     names = _names(paths)
     tokenizer_keys = _tokenizer_keys(tokenizer, folder)
     plain: Json = {
@@ -375,6 +376,7 @@ def new_recipe(
         if token is not None:
             tokenizer_keys[key] = token
 
+    # Lengths and numbers follow from a sample of the documents, if they can be read.
     proposal = None
     problem = ""
     if found_paths:
@@ -512,14 +514,20 @@ def _sampled(recipe: Recipe) -> tuple[list[Look], str]:
     samples = [look for look in looks if look.documents]
     if samples:
         return samples, ""
+    return [], _why_no_documents(looks)
+
+
+def _why_no_documents(looks: Sequence[Look]) -> str:
     reasons: Counter[str] = Counter()
     for look in looks:
         reasons += look.skipped
         for kind, count in look.rejects.items():
             reasons[str(kind)] += count
-    counts = ", ".join(f"{count:,} × {reason}" for reason, count in reasons.items())
-    found = f": {counts}" if counts else ""
-    return [], f"no record is a document{found}; use other files"
+    counts = [f"{count:,} × {reason}" for reason, count in reasons.items()]
+    problem = "no record is a document"
+    if counts:
+        problem += f": {', '.join(counts)}"
+    return f"{problem}; use other files"
 
 
 def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
@@ -550,6 +558,7 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
     options = recipe.chunk.model_dump() | {"max_chars": max_chars}
     chunks, weights = _chunks_of_documents(samples, options)
 
+    # Documents of more chunks leave fewer tokens after the last meta-chunk.
     min_chunks = _min_chunks(chunks, weights)
     meta_chunks = recipe.compose.min_meta_chunks
     if min_chunks is not None:
@@ -573,6 +582,7 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
         _max_tokens(recipe), max(_MIN_TOKENS, from_corpus, from_documents)
     )
 
+    # Each chunk is used about twice, and no more documents extended than there are.
     sequences = min(_USES * tokens / target_tokens, extendable, _MAX_SEQUENCES)
     few_extendable = ""
     smaller = three_chunk_chars(median_chars)
@@ -666,18 +676,14 @@ def _power_of_two(at_most: float) -> int:
 
 def notes(new: NewRecipe) -> Iterator[str]:
     """Yield notes on a new recipe: sources, tokenizer, proposal, and unused files."""
-    if new.sources:
-        for source in new.recipe.ingest.sources:
-            yield from source_notes(source, looks_into(source.path))
-            yield from _split_notes(source)
-    for path in map(Path, new.sources):
-        yield from _unsupported_notes(path)
+    yield from _notes_on_sources(new)
     if new.sources or new.recipe.tokenizer.source is not None:
         yield from _tokenizer_notes(new.recipe)
     if new.problem and not _problems_of_files(new):
         yield new.problem
     if new.proposal is not None:
         yield from _proposal_notes(new.proposal)
+    # A folder of documents beside the recipe is named, not read: they may be others.
     if new.unused:
         folders = ", ".join(str(folder) for folder in new.unused)
         command = f"nextlong init RECIPE {shlex.quote(str(new.unused[0]))}"
@@ -691,6 +697,17 @@ def notes(new: NewRecipe) -> Iterator[str]:
         used = {*new.sources, str(new.recipe.tokenizer.source)}
         yield from _unused_notes(new.beside, used)
         yield from _unused_notes(new.beside / "data", used)
+
+
+def _notes_on_sources(new: NewRecipe) -> Iterator[str]:
+    # The source of a recipe without documents is only an example.
+    if not new.sources:
+        return
+    for source in new.recipe.ingest.sources:
+        yield from source_notes(source, looks_into(source.path))
+        yield from _split_notes(source)
+    for path in new.sources:
+        yield from _unsupported_notes(Path(path))
 
 
 def _proposal_notes(proposal: _Proposal) -> Iterator[str]:
@@ -819,7 +836,7 @@ def _has_many_rejects(new: NewRecipe) -> bool:
 
 
 def _has_text(looks: Sequence[FileLook]) -> bool:
-    """Return whether a table of a source has a text column, or the source has no tables."""
+    """Return whether a source has a text column, or no tables."""
     tables = [look for look in looks if look.has_columns]
     return not tables or any(look.text for look in tables)
 
@@ -837,11 +854,12 @@ def _split_up(path: str) -> list[str]:
     files = files_of(path)
     if len(files) <= MAX_FILES:
         return [file.path for file in files]
-    suffixes = dict.fromkeys(look.suffix for look in looks)
+    # Many files of one suffix in different columns stay one source: a note names them.
+    suffixes = list(dict.fromkeys(look.suffix for look in looks))
     has_only_tables = all(look.has_columns for look in looks)
-    if len(suffixes) < 2 or not has_only_tables or not Path(path).is_dir():
-        return [path]
-    return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes]
+    if len(suffixes) > 1 and has_only_tables and Path(path).is_dir():
+        return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes]
+    return [path]
 
 
 def _sources_beside(folder: Path) -> list[str]:
@@ -851,7 +869,7 @@ def _sources_beside(folder: Path) -> list[str]:
     if read_metadata(content, b"", b"", where=str(folder)).configs:
         return [str(folder)]  # a copy of a data set of the hub
 
-    # The names of files tell which split a source belongs to; one file of a folder does.
+    # The names of files tell which split a source belongs to.
     file_of_source = _candidates_beside(folder)
     names = {
         str(file.relative_to(folder)): source for source, file in file_of_source.items()
@@ -863,13 +881,9 @@ def _sources_beside(folder: Path) -> list[str]:
     if chosen is not None:
         sources = [names[name] for name in chosen.names]
 
-    data_sets = [
-        below
-        for below in sorted(folder.glob("*"))
-        if below not in file_of_source
-        and below != folder / "data"
-        and _has_train_split(below)
-    ]
+    # Copies of data sets, whose files may be deeper or have other suffixes.
+    others = set(folder.glob("*")) - file_of_source.keys() - {folder / "data"}
+    data_sets = [below for below in sorted(others) if _has_train_split(below)]
     return [str(source) for source in [*sources, *data_sets]]
 
 

@@ -32,7 +32,7 @@ from nextlong.cli.common import (
 from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.report import tables
-from nextlong.text import counted
+from nextlong.text import Json, counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -430,19 +430,11 @@ def gc_command(args: argparse.Namespace) -> None:
         waste = variants.find_waste(path, kept, dropped)
         pages = variants.find_pages(path, dropped)
         if args.json:
+            # With --json nothing is asked: without --yes it is a dry run.
             if args.yes:
                 variants.remove(path, dropped, waste)
-            folders = [
-                {"path": str(found.path), "bytes": found.bytes, "why": found.why}
-                for found in [*waste, *pages]
-            ]
-            outcome = {
-                "kept": [variant.name for variant in kept],
-                "dropped": [variant.name for variant in dropped],
-                "folders": folders,
-                "removed": args.yes,
-            }
-            present(args, outcome)
+            plain = _waste_as_json([*waste, *pages], dropped, kept)
+            present(args, {**plain, "removed": args.yes})
             return
         if not waste and not dropped:
             tables.say(f"{path}: nothing to clean up", console())
@@ -453,6 +445,20 @@ def gc_command(args: argparse.Namespace) -> None:
         if is_confirmed:
             variants.remove(path, dropped, waste)
     tables.say("removed" if is_confirmed else "nothing was removed", console())
+
+
+def _waste_as_json(
+    waste: Sequence[Waste], dropped: Sequence[Variant], kept: Sequence[Variant]
+) -> Json:
+    folders = [
+        {"path": str(found.path), "bytes": found.bytes, "why": found.why}
+        for found in waste
+    ]
+    return {
+        "kept": [variant.name for variant in kept],
+        "dropped": [variant.name for variant in dropped],
+        "folders": folders,
+    }
 
 
 def _show_waste(waste: Sequence[Waste], pages: Sequence[Waste]) -> None:

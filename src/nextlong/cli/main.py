@@ -66,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         top_parser.print_help()
         return _USER_MISTAKE
     args = top_parser.parse_args(arguments)
+    # Imported only now: a command line that is wrong is refused without them.
     from nextlong.engine.executor import Terminated, sigterm_raises
 
     code: int | None = None
@@ -155,6 +156,7 @@ class _Parser(argparse.ArgumentParser):
         self, args: Any = None, namespace: Any = None
     ) -> tuple[Any, list[str]]:
         parsed, unknown = super().parse_known_args(args, namespace)
+        # argparse leaves FILEs behind an option over, because `*` took none before it.
         has_options = any(word.startswith("-") for word in unknown)
         if unknown and not has_options and hasattr(parsed, "sources"):
             parsed.sources = [*parsed.sources, *unknown]
@@ -169,6 +171,7 @@ class _Parser(argparse.ArgumentParser):
         return parsed, unknown
 
     def error(self, message: str) -> NoReturn:
+        # argparse lists all choices; the nearest one says more.
         mistyped = re.match(
             r"argument COMMAND: invalid choice: '(.*?)' \(choose from (.*)\)", message
         )

@@ -61,6 +61,33 @@ def plan(args: Namespace) -> None:
 def run(args: Namespace) -> None:
     from nextlong.engine.executor import held_back
 
+    _check_job(args)
+    overrides = list(args.overrides)
+    if args.name:
+        overrides.append(f"name={json.dumps(args.name)}")
+    recipe = Recipe.load(args.recipe, overrides=overrides)
+    if args.before:
+        _run_before(recipe, args)
+        return
+    if args.only_step:
+        _run_share(recipe, args)
+        return
+    from nextlong.engine import local
+    from nextlong.retrieval.encoders.base import preloaded
+
+    # Python may report a Ctrl-C during an import as an unhandled exception.
+    with held_back():
+        # Started even if no step has to run: workers import while this process still has
+        # half a second of imports to do.
+        if recipe.executor == "local":
+            local.start_server(preloaded(recipe.encoder))
+        import nextlong.runs.export  # noqa: F401
+
+    run_recipe(recipe, args, changed_inputs=args.changed_inputs or "refuse")
+
+
+def _check_job(args: Namespace) -> None:
+    """Refuse options of array jobs that do not go together."""
     if args.tasks and not args.only_step:
         raise NextlongError(
             where=f"--tasks {args.tasks}",
@@ -79,28 +106,6 @@ def run(args: Namespace) -> None:
             problem="it has no effect with --only-step",
             fix="add it to the --before job",
         )
-    overrides = list(args.overrides)
-    if args.name:
-        overrides.append(f"name={json.dumps(args.name)}")
-    recipe = Recipe.load(args.recipe, overrides=overrides)
-    if args.before:
-        _run_before(recipe, args)
-        return
-    if args.only_step:
-        _run_share(recipe, args)
-        return
-    from nextlong.engine import local
-    from nextlong.retrieval.encoders.base import preloaded
-
-    # Python may report a Ctrl-C during an import as an unhandled exception.
-    with held_back():
-        # Started even if no step has to run: workers import while this process still
-        # has half a second of imports to do.
-        if recipe.executor == "local":
-            local.start_server(preloaded(recipe.encoder))
-        import nextlong.runs.export  # noqa: F401
-
-    run_recipe(recipe, args, changed_inputs=args.changed_inputs or "refuse")
 
 
 def _run_before(recipe: Recipe, args: Namespace) -> None:
@@ -221,6 +226,7 @@ def _variant(recipe: Recipe, finished: Run, opened_before: str | None) -> str:
 
 
 def sweep(args: Namespace) -> None:
+    """Run a recipe over a grid of values, and show the variants side by side."""
     from nextlong.report import compare, tables
     from nextlong.report import sweep as grid
 

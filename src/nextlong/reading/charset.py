@@ -22,6 +22,8 @@ _BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+# Declared or not, a page may begin with a tag of two bytes per character.
+_UTF16_TAGS: Final = ((b"<\0", "utf-16-le"), (b"\0<", "utf-16-be"))
 # The standard decodes these encodings as supersets of them, which Python calls
 # otherwise.
 _SUPERSETS: Final = {
@@ -79,11 +81,9 @@ def decode_page(raw: bytes, header_charset: str | None = None) -> str:
     for mark, encoding in _BYTE_ORDER_MARKS:
         if raw.startswith(mark):
             return raw.removeprefix(mark).decode(encoding, "replace")
-    # Declared or not, a page that begins with a tag of two bytes per character.
-    if raw.startswith(b"<\0"):
-        return raw.decode("utf-16-le", "replace")
-    if raw.startswith(b"\0<"):
-        return raw.decode("utf-16-be", "replace")
+    for start, encoding in _UTF16_TAGS:
+        if raw.startswith(start):
+            return raw.decode(encoding, "replace")
 
     if not raw.isascii() and is_mostly_utf8(raw):
         return raw.decode("utf-8", "replace")

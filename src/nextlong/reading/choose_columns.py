@@ -1,11 +1,11 @@
-"""Choose columns: sampled records → the column that holds the text, and the one with ids.
+"""Choose columns: sampled records → the column with the text, and the one with ids.
 
-In:  records of a file as dictionaries, drawn from all of it. Out: the columns that can be
-the text, the best first, and the id column.
+In:  records of a file as dictionaries, drawn from all of it.
+Out: the columns that can be the text, the best first, and the id column.
 
-A column is judged by type, name and content. Its score is the mean size of its texts, times
-the square of the share of records that have one, times the share of texts that differ,
-times factors for its name and for what its values are like. So a usual name wins over a
+A column is judged by type, name and content. Its score is the mean size of its texts,
+times the square of the share of records that have one, times the share of texts that
+differ, times factors for its name and for what its values are like. So a usual name wins over a
 longer column, but not a language code over an article, nor a license that every record
 repeats over a description. Addresses, paths, codes, numbers and encoded data are never
 text.
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final
@@ -24,16 +24,19 @@ from nextlong.reading.document_text import EACH, conversation_text, paths_of, te
 
 # Names are compared in lower case, without underscores, hyphens and blanks.
 _USUAL: Final = frozenset({
-    "text", "content", "contents", "body", "document", "article", "fulltext", "bodytext", "maintext", "pagecontent",
-    "plaintext", "cleantext", "textcontent", "articletext", "articlebody", "documenttext",
+    "text", "content", "contents", "body", "document", "article", "fulltext",
+    "bodytext", "maintext", "pagecontent", "plaintext", "cleantext", "textcontent",
+    "articletext", "articlebody", "documenttext",
 })  # fmt: skip
 _LIKELY: Final = frozenset({
-    "rawcontent", "rawtext", "markdown", "story", "passage", "transcript", "paragraphs", "sentences", "lines", "pages",
-    "sections", "chapters", "passages", "messages", "conversations", "conversation", "turns", "dialogue", "dialog", "chat",
+    "rawcontent", "rawtext", "markdown", "story", "passage", "transcript", "paragraphs",
+    "sentences", "lines", "pages", "sections", "chapters", "passages", "messages",
+    "conversations", "conversation", "turns", "dialogue", "dialog", "chat",
 })  # fmt: skip
 _SHORTENED: Final = frozenset({
-    "title", "subtitle", "headline", "heading", "subject", "name", "summary", "abstract", "excerpt", "snippet", "teaser",
-    "caption", "highlights", "tldr", "prompt", "question",
+    "title", "subtitle", "headline", "heading", "subject", "name", "summary",
+    "abstract", "excerpt", "snippet", "teaser", "caption", "highlights", "tldr",
+    "prompt", "question",
 })  # fmt: skip
 # What may stand above a text: columns to join with it, the most usual first.
 _TITLES: Final = ("title", "headline", "heading", "subject", "question")
@@ -42,13 +45,15 @@ _WORSE: Final = frozenset({
     "rejected", "negative", "hardnegative", "negatives", "loser",
 })  # fmt: skip
 _ABOUT: Final = frozenset({
-    "meta", "metadata", "extra", "info", "attributes", "html", "rawhtml", "xml", "license", "licensetext", "copyright",
-    "system", "systemprompt", "keywords", "tags", "categories", "authors", "references", "source", "tokens", "filename",
-    "filepath", "path", "file", "link", "href", "image",
+    "meta", "metadata", "extra", "info", "attributes", "html", "rawhtml", "xml",
+    "license", "licensetext", "copyright", "system", "systemprompt", "keywords", "tags",
+    "categories", "authors", "references", "source", "tokens", "filename", "filepath",
+    "path", "file", "link", "href", "image",
 })  # fmt: skip
 _IDS: Final = (
-    "id", "docid", "documentid", "uid", "docuid", "uuid", "guid", "warcrecordid", "recordid", "paperid", "articleid", "pageid",
-    "corpusid", "pmid", "pmcid", "arxivid", "doi", "blobid", "hexsha", "key", "url", "uri",
+    "id", "docid", "documentid", "uid", "docuid", "uuid", "guid", "warcrecordid",
+    "recordid", "paperid", "articleid", "pageid", "corpusid", "pmid", "pmcid",
+    "arxivid", "doi", "blobid", "hexsha", "key", "url", "uri",
 )  # fmt: skip
 
 _USUAL_FACTOR: Final = 10.0
@@ -96,7 +101,7 @@ class TextCandidate:
 
 @dataclass(frozen=True)
 class ColumnChoice:
-    """The columns of some records: candidates for the text, the best first, and the id."""
+    """The columns of some records: candidates for the text, best first, and the id."""
 
     candidates: tuple[TextCandidate, ...] = ()
     id: str | None = None
@@ -113,7 +118,7 @@ class ColumnChoice:
         return self.candidates[0].name if self.candidates else None
 
     def preferring(self, text: str) -> ColumnChoice:
-        """Return the choice with the column `text` as the text, if it is a candidate."""
+        """Return the choice with the column `text` first, if it is a candidate."""
         first = [column for column in self.candidates if column.name == text]
         others = [column for column in self.candidates if column.name != text]
         own_id = None if self.id == text else self.id
@@ -130,7 +135,7 @@ class ColumnChoice:
         return rivals
 
     def title(self, text: str) -> str | None:
-        """Return the title that stands beside the column `text` and is no rival of it."""
+        """Return the title beside the column `text` that is no rival of it."""
         rivals = {rival.name for rival in self.rivals(text)}
         if text in self.titles:
             return None
@@ -147,12 +152,6 @@ def choose_columns(records: _Records) -> ColumnChoice:
     # Of equal scores, the first column.
     candidates.sort(key=lambda candidate: -candidate.score)
     text = candidates[0].name if candidates else ""
-    not_text = []
-    for column in columns:
-        # A field of it may be the text.
-        is_around_text = _is_within(text, column.name)
-        if column.has_usual_name and not column.can_be_text and not is_around_text:
-            not_text.append((column.name, column.kind))
     own_id, repeating = _choose_id(
         [column for column in columns if column.name != text]
     )
@@ -162,9 +161,20 @@ def choose_columns(records: _Records) -> ColumnChoice:
         candidates=tuple(candidates),
         id=own_id,
         repeating=repeating,
-        not_text=tuple(not_text),
+        not_text=tuple(_named_but_no_text(columns, text)),
         titles=tuple(titles),
     )
+
+
+def _named_but_no_text(
+    columns: Sequence[_Column], text: str
+) -> Iterator[tuple[str, str]]:
+    """Yield the columns with the name of a text that hold none, and what they hold."""
+    for column in columns:
+        # A field of it may be the text.
+        is_around_text = _is_within(text, column.name)
+        if column.has_usual_name and not column.can_be_text and not is_around_text:
+            yield column.name, column.kind
 
 
 def _columns_of(records: _Records) -> list[_Column]:
@@ -349,7 +359,7 @@ class _Column:
 
     @property
     def _is_encoded(self) -> bool:
-        """Whether the texts are ASCII without words: base64, keys, sequences of genes."""
+        """Whether the texts are ASCII without words: base64, keys, genes."""
         words = sum(len(head.split()) for head in self._heads)
         chars = sum(map(len, self._heads))
         is_long = chars > _MIN_ENCODED_CHARS * len(self._heads)

@@ -147,11 +147,9 @@ def _pieces(raw: Any, compression: str) -> Iterator[bytes]:
                 yield frame.decompress(block)
             except codec.error as error:
                 raise OSError(str(error)) from None
+            block = frame.unused_data if frame.eof else b""
             if frame.eof:
-                block = frame.unused_data
                 frame = None
-            else:
-                block = b""
     if frame is not None:
         raise OSError("it ends within its compressed data")
 
@@ -187,7 +185,7 @@ def _with_dictionary(block: bytes, raw: Any) -> tuple[_Codec, bytes]:
 
 
 def _check_start(head: bytes, compression: str) -> None:
-    """Raise OSError for content that is compressed otherwise than its name says, or not.
+    """Raise OSError for content that is not compressed as its name says.
 
     Browsers and download tools often store the decompressed content under the old name.
     """

@@ -1,14 +1,14 @@
-"""Data set folders: their configs and splits, found as the `datasets` library finds them.
+"""Data set folders: their configs and splits, as the `datasets` library finds them.
 
 In:  the names of the files of a folder, its metadata (the YAML of README.md, and
-dataset_dict.json), and the `config` and `split` of the recipe. Out: the names of the files
-to read, and a note on those that are not read.
+     dataset_dict.json), and the `config` and `split` of the recipe.
+Out: the names of the files to read, and a note on those that are not read.
 
 The rules are those of `datasets` 5 (data_files.py, load.py): `configs` in README.md first,
-then `data/{split}-00000-of-00001.*`, then names of folders and of files such as `train` and
-`test`. Unlike there, these may have capitals: `Test.jsonl` must not be trained on either.
-A split that is not asked for is `train`: a test split must not be trained on without a
-word. Other folders are no data sets, and all of their files are read.
+then `data/{split}-00000-of-00001.*`, then names of folders and of files such as `train`
+and `test`. Unlike there, these may have capitals: `Test.jsonl` must not be trained on
+either. A split that is not asked for is `train`: a test split must not be trained on
+without a word. Other folders are no data sets, and all of their files are read.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class ChosenSplit:
 def read_metadata(
     readme: bytes, yaml_file: bytes, saved: bytes, *, where: str
 ) -> Metadata:
-    """Return the metadata of a folder from the contents of its files, b"" for missing ones.
+    """Return the metadata of a folder from the contents of its files.
 
-    Raises CorpusError, which begins with `where`, for configs that are not as `datasets`
+    These are b"" for missing ones. Raises CorpusError, which begins with `where`, for configs that are not as `datasets`
     defines them.
     """
     card = _front_matter(readme) | _mapping(yaml_file)
@@ -140,18 +140,7 @@ def choose_split(
         in_splits = set().union(*splits.values())
         split = _default_splits(splits, set(names) - in_splits, where=where)
     asked = list(splits) if split == ALL else split.split("+")
-    for name in asked:
-        if name not in splits:
-            raise CorpusError(
-                where=where,
-                problem=f"it has no split {name!r}",
-                fix=f"it has {_listed(splits)} (split takes a name, several joined by "
-                "+, or all)",
-            )
-    asked_files: dict[str, None] = {}
-    for name in asked:
-        asked_files |= dict.fromkeys(splits[name])
-    chosen = _of_one_format(asked_files)
+    chosen = _of_one_format(_files_of_splits(asked, splits, where=where))
     if not chosen:
         raise CorpusError(
             where=where,
@@ -160,6 +149,22 @@ def choose_split(
         )
     note = _note(splits, asked, chosen, names, config)
     return ChosenSplit("+".join(asked), config, chosen, note)
+
+
+def _files_of_splits(
+    asked: Sequence[str], splits: _Splits, *, where: str
+) -> Iterable[str]:
+    """Return the files of the splits asked for, each once."""
+    files: dict[str, None] = {}
+    for split in asked:
+        if split not in splits:
+            raise CorpusError(
+                where=where,
+                problem=f"it has no split {split!r}, only {_listed(splits)}",
+                fix="split takes a name, several joined by +, or all",
+            )
+        files |= dict.fromkeys(splits[split])
+    return files
 
 
 def _find(
@@ -172,7 +177,8 @@ def _find(
     if config is not None:
         raise CorpusError(
             where=where,
-            problem=f"it has no configs in {README}, so config={config!r} cannot be read",
+            problem=f"it has no configs in {README}, so config={config!r} cannot be "
+            "read",
             fix="remove it",
         )
     if metadata.saved_splits:
@@ -212,8 +218,9 @@ def _choose_config(
 def _splits_of_config(
     names: Sequence[str], entry: Mapping[str, Any], *, where: str
 ) -> _Splits:
+    # The patterns of a config are relative to its `data_dir`.
     folder = str(entry.get("data_dir") or "").strip("/")
-    prefix = f"{folder}/" if folder and folder != "." else ""
+    prefix = f"{folder}/" if folder not in ("", ".") else ""
     inside = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
     data_files = entry.get("data_files")
     splits: dict[str, Sequence[str]] = {}
@@ -232,7 +239,9 @@ def _patterns(data_files: Any, *, where: str) -> dict[str, list[str]]:
 
     This is a pattern, a list of them, or a list of splits.
     """
-    entries = data_files if isinstance(data_files, list) else [data_files]
+    entries = data_files
+    if not isinstance(data_files, list):
+        entries = [data_files]
     if all(isinstance(entry, str) for entry in entries):
         return {_TRAIN: entries}
     patterns: dict[str, list[str]] = {}
@@ -294,6 +303,7 @@ def _splits_by_name(names: Sequence[str]) -> _Splits | None:
     has_train_folder = _TRAIN in by_folder
     has_train_file = _TRAIN in by_file
     splits = by_file
+    # As in `datasets`, folders come before files, unless only files have a train split.
     if by_folder and (has_train_folder or not has_train_file):
         splits = by_folder
     in_splits = set().union(*splits.values())
@@ -367,8 +377,8 @@ def _default_splits(splits: _Splits, unread: set[str], *, where: str) -> str:
     raise CorpusError(
         where=where,
         problem=problem,
-        fix="set the source's split to the one to train on, or to all for every file, or "
-        "name the files in path",
+        fix="set the source's split to the one to train on, or to all for every file, "
+        "or name the files in path",
     )
 
 
@@ -429,7 +439,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _front_matter(readme: bytes) -> dict[str, Any]:
-    """Return the YAML between the first two lines `---` of a README, {} if there is none."""
+    """Return the YAML between the first two lines `---` of a README, {} for none."""
     lines = readme.decode("utf-8-sig", "replace").splitlines()
     if not lines or lines[0] != "---" or "---" not in lines[1:]:
         return {}

@@ -36,10 +36,10 @@ _Problem = tuple[RejectKind, str]  # kind and detail of a reject
 
 
 def field_at(record: Any, path: str) -> Any:
-    """Return the value of a column, or of the field `a.b`; ABSENT if the record has none.
+    """Return the value of a column, or of the field `a.b`.
 
-    A key that is spelled like the path comes first: a column may be called `a.b`, also one
-    that holds objects.
+    ABSENT if the record has none. A key that is spelled like the path comes first: a
+    column may be called `a.b`, also one that holds objects.
     """
     if not isinstance(record, dict):
         return ABSENT
@@ -62,7 +62,7 @@ def splits_of(path: str) -> Iterator[tuple[str, str]]:
 
 
 def value_at(record: Any, path: str) -> Any:
-    """Return the value at a path of the text, which may contain `[]`; ABSENT if none."""
+    """Return the value at a path of the text, which may contain `[]`, or ABSENT."""
     value = field_at(record, path)
     if value is ABSENT and EACH in path:
         column, _, inside = path.partition(EACH)
@@ -184,15 +184,20 @@ def text_of(value: Any, *, depth: int = 0) -> str | _Problem:
     conversation = conversation_text(value)
     if conversation is not None:
         return conversation
+    return _text_of_list(value, depth=depth + 1)
+
+
+def _text_of_list(items: Sequence[Any], *, depth: int) -> str | _Problem:
+    """Return the texts of the items, joined; null ones are skipped."""
     texts = []
-    for item in value:
+    for item in items:
         if item is None:
             continue
-        text = text_of(item, depth=depth + 1)
+        text = text_of(item, depth=depth)
         if not isinstance(text, str):
             return text
         texts.append(text)
-    if value and not texts:
+    if items and not texts:
         return RejectKind.NULL, ""
     return _joined(texts)
 
@@ -226,7 +231,7 @@ def _advice(column: str, value: Any) -> str:
 
 
 def text_field(fields: Mapping[str, Any]) -> str | None:
-    """Return the field of an object that has the longest text, None if none has text."""
+    """Return the field of an object with the longest text, None if none has text."""
     lengths = {}
     for name, value in fields.items():
         text = text_of(value)
@@ -255,24 +260,26 @@ def conversation_text(value: Any) -> str | None:
 
 
 def _turn_in(item: Any) -> tuple[str, str] | None:
-    """Return role and content of a turn; None if it is none.
-
-    The content may be a list of parts, whose texts are joined.
-    """
+    """Return role and content of a turn; None if it is none."""
     if not isinstance(item, dict):
         return None
     for role_key, content_key in TURN_KEYS:
         if role_key in item and content_key in item:
             role = item[role_key]
-            content = item[content_key]
-            break
-    else:
-        return None
+            content = _content_text(item[content_key])
+            is_turn = isinstance(role, str) and content is not None
+            return (role, content or "") if is_turn else None
+    return None
+
+
+def _content_text(content: Any) -> str | None:
+    """Return the text of a turn, "" for none; None if it cannot be a turn's.
+
+    The content may be a list of parts, whose texts are joined.
+    """
+    if content is None:
+        return ""
     if isinstance(content, list):
         parts = [part.get("text") for part in content if isinstance(part, dict)]
-        content = "\n".join(part for part in parts if isinstance(part, str))
-    if content is None:
-        content = ""
-    if not isinstance(role, str) or not isinstance(content, str):
-        return None
-    return role, content
+        return "\n".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) else None

@@ -1,9 +1,9 @@
-"""Encoding: text files in any encoding → UTF-8, and content that is not what a name says.
+"""Encoding: text files in any encoding → UTF-8, and content of another kind.
 
 A source's `encoding` applies to its text files (JSON lines, CSV, TSV, text, HTML). Their
-content is converted to UTF-8 before it is split into lines, so that readers know no other
-encoding. Bytes that are invalid become lone surrogates, which are invalid in UTF-8 too: a
-reader rejects the line or file that contains them.
+content is converted to UTF-8 before it is split into lines, so that readers know no
+other encoding. Bytes that are invalid become lone surrogates, which are invalid in UTF-8
+too: a reader rejects the line or file that contains them.
 """
 
 from __future__ import annotations
@@ -100,7 +100,10 @@ def other_content(
 
 
 def _utf8_pieces(raw: Any, encoding: str) -> Iterator[bytes]:
-    """Yield the content in UTF-8. Raises OSError for UTF-16 and UTF-32 without a mark."""
+    """Yield the content in UTF-8.
+
+    Raises OSError for UTF-16 and UTF-32 without a mark.
+    """
     decoder = codecs.getincrementaldecoder(encoding)(_ERRORS)
     is_at_end = False
     while not is_at_end:

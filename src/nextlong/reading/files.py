@@ -61,6 +61,7 @@ _PACKAGES: Final = {
 _ATTEMPTS: Final = 6
 # Before the second attempt, doubled before each further one: 15 s in total.
 _PAUSE_S: Final = 0.5
+# Errors that another attempt would not mend.
 _FINAL: Final = (
     FileNotFoundError,
     PermissionError,
@@ -157,7 +158,7 @@ def check_unchanged(file: InputFile) -> None:
 
 
 def refuse_pointer(file: InputFile) -> None:
-    """Raise CorpusError for the pointer that Git LFS leaves in place of a large file."""
+    """Raise CorpusError for the pointer that Git LFS leaves in place of a file."""
     if file.bytes > _MAX_POINTER_BYTES:
         return
     with open_binary(file.path) as stream:
@@ -288,7 +289,10 @@ def open_binary(path: str) -> Any:
 
 
 class _RetriedFile(io.RawIOBase):
-    """A file on an fsspec file system; after a failed read it is reopened at the same position."""
+    """A file on an fsspec file system.
+
+    After a failed read it is reopened at the same position.
+    """
 
     def __init__(self, fs: AbstractFileSystem, path: str) -> None:
         self._fs = fs

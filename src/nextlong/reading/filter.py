@@ -25,11 +25,14 @@ from nextlong.reading.records import FilteredItem, FilteredOut, Items, Record
 from nextlong.recipe import Source
 from nextlong.text import Json, first_sentence
 
+# No files and no network, so that the result depends only on the row; and one thread, as
+# in every worker (docs/decisions/0004-processes-with-one-thread.md).
 _SETTINGS: Final[Json] = {
     "enable_external_access": "false",
     "threads": "1",
     "autoinstall_known_extensions": "false",
 }
+# Evaluated at once, up to either limit.
 _BATCH_RECORDS: Final = 1024
 _BATCH_CHARS: Final = 8_000_000
 _HEAD_CHARS: Final = 200
@@ -154,15 +157,8 @@ class RowFilter:
 
         records = [item for item in items if isinstance(item, Record)]
         values = [record.values[first_value:] for record in records]
-        # Indexes of the records for which the condition is true.
-        matching: set[int] = set()
         try:
-            for indexes in _indexes_by_types(values):
-                columns = {_ROW: pa.array(indexes)}
-                for name, fields in self._fields.items():
-                    column = [_nested(values[index], fields) for index in indexes]
-                    columns[name] = _array(column)
-                matching.update(self._select(pa.table(columns)))
+            matching = self._matching(values)
         except duckdb.Error as error:
             lines = f"{file.path}:{records[0].line} to {records[-1].line}"
             raise CorpusError(
@@ -180,6 +176,17 @@ class RowFilter:
                 yield item._replace(values=item.values[:first_value])
             else:
                 yield FilteredOut(item.line, item.source_id, item.text[:_HEAD_CHARS])
+
+    def _matching(self, values: Sequence[tuple[Any, ...]]) -> set[int]:
+        """Return the indexes of the rows for which the condition is true."""
+        matching: set[int] = set()
+        for indexes in _indexes_by_types(values):
+            columns = {_ROW: pa.array(indexes)}
+            for name, fields in self._fields.items():
+                column = [_nested(values[index], fields) for index in indexes]
+                columns[name] = _array(column)
+            matching.update(self._select(pa.table(columns)))
+        return matching
 
     def _select(self, records: pa.Table) -> list[int]:
         self._connection.register("record", records)

@@ -60,6 +60,7 @@ _SIZED_ITEMS: Final = 8  # of a list, to estimate its size
 _NUMBER_BYTES: Final = 8
 _HEAD_BYTES: Final = 256 << 10  # read of a file to estimate its text
 _HEAD_FILES: Final = 4  # files per source that are estimated from
+# What reading a file that is broken, or no longer there, may raise.
 UNREADABLE: Final = (OSError, ValueError, pa.ArrowException, CorpusError)
 
 
@@ -80,8 +81,8 @@ def _by_suffix() -> dict[str, InputFormat]:
                 raise PluginError(
                     where=f"the input formats {names}",
                     problem=f"both read the suffix {suffix}",
-                    fix="uninstall the package that provides one of them, or let it use "
-                    "another suffix",
+                    fix="uninstall the package that provides one of them, or let it "
+                    "use another suffix",
                 )
     return by_suffix
 
@@ -259,11 +260,11 @@ def sample_records(file: InputFile, source: Source, *, max_bytes: int) -> list[J
     file_format = format_of(file.name, source)
     parts = [FilePart(file)]
     is_plain = not compression_of(file.name) and not source.encoding
-    can_split = isinstance(file_format, SplittableFormat) and is_plain
-    if isinstance(file_format, SplittableFormat) and can_split:
+    if isinstance(file_format, SplittableFormat) and is_plain:
         if file.bytes > max_bytes:
-            every_part = file_format.split(file, -(-file.bytes // _SAMPLE_PARTS))
-            parts = every_part[:: -(-len(every_part) // _SAMPLE_PARTS)]
+            parts = _spread_parts(
+                file_format.split(file, -(-file.bytes // _SAMPLE_PARTS))
+            )
     records: list[Json] = []
     problems: list[Exception] = []
     for part in parts:
@@ -282,6 +283,12 @@ def sample_records(file: InputFile, source: Source, *, max_bytes: int) -> list[J
     if problems and not records:
         raise problems[0]
     return records
+
+
+def _spread_parts(parts: Sequence[FilePart]) -> list[FilePart]:
+    """Return a few of the parts, spread over them."""
+    every = -(-len(parts) // _SAMPLE_PARTS)
+    return list(parts[::every])
 
 
 def _reservoir(

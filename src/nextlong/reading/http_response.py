@@ -28,7 +28,10 @@ _WHOLE_RANGE: Final = re.compile(r"\s*bytes\s+0-(\d+)/(\d+)\s*", re.IGNORECASE)
 _CHUNK_HEADER: Final = re.compile(rb"([0-9a-fA-F]{1,15})[ \t]*(?:;[^\n]*)?\r?\n")
 _LINE_END: Final = re.compile(rb"\r?\n")
 # The patterns of the MIME Sniffing standard (7.1), after an XML declaration or none.
-_TAGS: Final = rb"!doctype html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body|br|p"
+_TAGS: Final = (
+    rb"!doctype html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body|br"
+    rb"|p"
+)
 _HTML_START: Final = re.compile(
     rb"\s*(?:<\?xml[^>]*>\s*)?<(?:(?:" + _TAGS + rb")[\s>]|!--)", re.IGNORECASE
 )
@@ -110,11 +113,20 @@ def parse_response(block: bytes) -> Response | None:
             break
         status = following
         end = _BLANK_LINE.search(block, status.end() - 1)
-    head = block[status.end() :] if end is None else block[status.end() : end.start()]
-    body = b"" if end is None else block[end.end() :]
-    if end is None and b"<" in head:
-        return None
+    if end is None:
+        # A header without a body, unless it ends within the page.
+        head = block[status.end() :]
+        body = b""
+        if b"<" in head:
+            return None
+    else:
+        head = block[status.end() : end.start()]
+        body = block[end.end() :]
+    return Response(int(status[1]), _headers_in(head), body)
 
+
+def _headers_in(head: bytes) -> dict[str, list[str]]:
+    """Return the lines of a header as lower-case name → values."""
     headers: dict[str, list[str]] = {}
     name = ""
     for line in head.decode("latin-1").split("\n"):
@@ -128,7 +140,7 @@ def parse_response(block: bytes) -> Response | None:
             name = ""
             continue
         headers.setdefault(name, []).append(value.strip())
-    return Response(int(status[1]), headers, body)
+    return headers
 
 
 def begins_html(body: bytes) -> bool:

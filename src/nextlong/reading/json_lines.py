@@ -120,9 +120,9 @@ class _JsonLines(SplittableFormat):
         if lines and not has_objects:
             if part.begins_file:
                 _refuse_objects_across_lines(part.file, head)
+            counted_lines = counted(lines, "line")
             raise ValueError(
-                f"{problem}; none of the first {counted(lines, 'line')} is a JSON "
-                "object"
+                f"{problem}; none of the first {counted_lines} is a JSON object"
             )
 
     def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
@@ -297,7 +297,7 @@ def _parse(line: bytes, text_columns: Sequence[str]) -> Json | tuple[RejectKind,
 
 
 def _refuse_whole_json(file: InputFile, line: bytes) -> None:
-    """Raise CorpusError if the first line begins one JSON value of several lines or records."""
+    """Raise CorpusError if the first line begins one value of several lines."""
     if _ARRAY_START.match(line):
         _refuse(file, "one JSON array, not JSON lines", jq="jq -c '.[]'")
     if line.strip() == b"{":
@@ -307,7 +307,7 @@ def _refuse_whole_json(file: InputFile, line: bytes) -> None:
 
 
 def _refuse_objects_across_lines(file: InputFile, head: Sequence[bytes]) -> None:
-    """Raise CorpusError if objects share a line, or if the first one goes on in the next line.
+    """Raise CorpusError if objects share a line, or if one goes on in the next line.
 
     `head` are the first two lines of a file in which no line is an object.
     """

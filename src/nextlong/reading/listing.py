@@ -17,7 +17,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,7 +78,9 @@ _FILE_KINDS: Final = {
     stat.S_IFBLK: "a device",
 }
 
+# What Hive writes in place of a missing value.
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
+# Of so many digits that it fits into 64 bits.
 _WHOLE_NUMBER: Final = re.compile(r"-?\d{1,18}")
 
 _Listing = dict[str, Any]  # path → info from the file system
@@ -210,12 +212,17 @@ def _of_known_formats(source: Source, matched: _Listing, kind: str) -> list[str]
         kept = list(matched)
     if kind == "file":
         return kept
-    kept = [path for path in kept if _lower_name(path) not in _SIDE_FILES]
-    # Of a folder with a format in the recipe, all files are of that format.
+    kept = _without(_SIDE_FILES, kept)
+    # Beside tables, README.md is no document; beside plain texts it may be one. Of a
+    # folder with a format in the recipe, all files are of that format.
     may_describe = source.format == "auto" or kind == "glob"
     if may_describe and any(format_of(path, source).has_columns for path in kept):
-        kept = [path for path in kept if _lower_name(path) not in _ABOUT_FILES]
+        kept = _without(_ABOUT_FILES, kept)
     return kept
+
+
+def _without(names: Container[str], paths: Iterable[str]) -> list[str]:
+    return [path for path in paths if _lower_name(path) not in names]
 
 
 def _lower_name(path: str) -> str:
@@ -464,7 +471,7 @@ def _only_saved_data(
 
 
 def _followed(fs: AbstractFileSystem, path: str, listed: Any) -> Any:
-    """Return the listed info of a path, or for a link the info of its target if that exists."""
+    """Return the listed info of a path, or for a link that of its target, if any."""
     try:
         return fs.info(path) if listed.get("islink") else listed
     except FileNotFoundError:
@@ -571,7 +578,7 @@ def _hashes_of_touched(
     *,
     tell: Callable[[str], None],
 ) -> dict[InputFile, str | None]:
-    """Return the hashes of files that have another time, but the same size as before."""
+    """Return the hashes of files with another time, but the same size as before."""
     touched = []
     for source, source_files in zip(sources, files, strict=True):
         source_path = _absolute_path(source)
@@ -604,7 +611,7 @@ def _changes(
     recognised: SourceFiles,
     known: Mapping[tuple[str, str], Mapping[str, Any]],
 ) -> list[str]:
-    """Return what has happened to known files: those that changed, then missing ones."""
+    """Return what has happened to known files: changed ones, then missing ones."""
     files_now: dict[tuple[str, str], InputFile] = {}
     for source, source_files in zip(sources, recognised, strict=True):
         for listed in source_files:
@@ -660,7 +667,7 @@ def check_documents(
 def _was_read(
     file: InputFile, hashes: Mapping[tuple[str, str], set[str | None]]
 ) -> bool:
-    """Return whether a file that was moved, or is given by another path, was read before.
+    """Return whether a file was read before, though it was moved or linked.
 
     Such a file has the name, size and content of one that was; `hashes` are by name and
     size, None for remote files, of which name and size must do.

@@ -25,7 +25,8 @@ from nextlong.reading.records import (
     library,
 )
 
-MARKUP: Final = 20  # maximum bytes of a page per character of its text
+# A page of more bytes per character of the longest document is rejected unread.
+MARKUP: Final = 20
 
 
 class Pages(InputFormat):
@@ -96,8 +97,8 @@ class _PlainText(InputFormat):
         if request.columns:
             raise CorpusError(
                 where=file.path,
-                problem="it is plain text and has no columns, but the source's metadata "
-                f"or filter names {request.columns[0]!r}",
+                problem="it is plain text and has no columns, but the source's "
+                f"metadata or filter names {request.columns[0]!r}",
                 fix="remove them for plain text",
             )
         # A character of UTF-8 has four bytes at most.

@@ -83,7 +83,7 @@ class Skip(NamedTuple):
 
 
 class FilteredOut(NamedTuple):
-    """A document removed by the source's `filter`; `head` is the beginning of its text."""
+    """A document removed by the source's `filter`; `head` begins its text."""
 
     line: int
     source_id: str
@@ -97,7 +97,7 @@ FilteredItem = Item | FilteredOut
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What to read: a part of a file, and the values of `columns` besides the text and the id."""
+    """What to read: a part of a file, and the columns besides text and id."""
 
     part: FilePart
     source: Source
@@ -142,7 +142,9 @@ class ReadRequest:
         near = difflib.get_close_matches(column, known, n=1)
         if near:
             fix = f"did you mean {near[0]!r}?"
-        shown = f"only {', '.join(known[:20])}" if known else "nor any other"
+        shown = "nor any other"
+        if known:
+            shown = f"only {', '.join(known[:20])}"
         raise CorpusError(
             where=path,
             problem=f"it has no column {column!r} {purpose}, {shown}",
@@ -276,6 +278,6 @@ def explained(file: InputFile) -> Iterator[None]:
         raise CorpusError(
             where=file.path,
             problem=f"it is truncated or damaged ({reason})",
-            fix="download it again, or rename it if its content has another format than "
-            "its suffix",
+            fix="download it again, or rename it if its content has another format "
+            "than its suffix",
         ) from None

@@ -50,6 +50,7 @@ _DELIMITERS: Final = ";|\t,"
 _HEAD_BYTES: Final = 512
 _MAX_NAME_CHARS: Final = 500  # of a column; a longer one is a text
 
+# Values of these types can be text. A column that is null in every row has its own type.
 _TEXT_KINDS: Final = (
     pa.types.is_string,
     pa.types.is_large_string,
@@ -120,6 +121,7 @@ class _Parquet(SplittableFormat):
         columns = _resolve_columns(parquet.schema_arrow, request)
         text_bytes = _text_column_bytes(parquet.metadata, request.source)
         row_bytes = text_bytes // max(parquet.metadata.num_rows, 1)
+        # Few rows of long texts, so that memory holds about _BATCH_TEXT_BYTES.
         batch_rows = min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096)
         batches = parquet.iter_batches(
             batch_rows,
@@ -223,6 +225,7 @@ class _Arrow(InputFormat):
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row of an Arrow file or stream."""
         columns = _resolve_columns(_open_arrow(stream).schema, request)
+        # Opened again, because the columns to read must be known before.
         reader = _open_arrow(stream, columns=columns.top_level)
         yield from _read_batches(_arrow_batches(reader), request, columns)
 

@@ -25,6 +25,7 @@ from nextlong.reading.http_response import (
     HTML_TYPES,
     BrokenBodyError,
     LongBodyError,
+    Response,
     charset_in,
     media_type_of,
     parse_response,
@@ -44,12 +45,18 @@ _HEAD_BYTES: Final = 1 << 16  # of a long block; shows what it is
 _MAX_LINE_BYTES: Final = 1 << 16
 _VERSION: Final = re.compile(rb"WARC/\d+\.\d+\s*")
 _LENGTH: Final = re.compile(r"\d{1,15}")
+# Those of ISO 28500; any other one counts as unknown.
 _RECORD_TYPES: Final = (
     "warcinfo", "response", "resource", "request", "metadata", "revisit", "conversion",
     "continuation",
 )  # fmt: skip
 # One reason for all types of these, of which pages have dozens.
 _MEDIA: Final = ("audio", "font", "image", "video")
+# Any other ValueError is that of a page that cannot be parsed.
+_REJECT_KINDS: Final[Mapping[type[Exception], RejectKind]] = {
+    BrokenBodyError: RejectKind.BROKEN_RESPONSE,
+    LongBodyError: RejectKind.TOO_LONG,
+}
 _MEDIA_TYPE: Final = re.compile(r"[\w.+-]{1,40}/[\w.+-]{1,60}")
 
 
@@ -60,29 +67,19 @@ class _Warc(Pages):
     columns = ("url", "record_id", "date", "content_type", "title", "language")
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
-        """Yield an item for each record of an archive; `line` is the record's number."""
+        """Yield an item for each record; `line` is the record's number."""
         file = self.check(stream, request)
         max_bytes = MARKUP * request.max_document_chars
         for record in _records(_Rewindable(stream), max_bytes):
             if record.problem:
-                yield Reject(
-                    file.name, record.number, RejectKind.BROKEN_RECORD, record.problem
-                )
+                kind = RejectKind.BROKEN_RECORD
+                yield Reject(file.name, record.number, kind, record.problem)
                 continue
             try:
                 page = _page_in(record, max_bytes)
-            except BrokenBodyError as error:
-                yield Reject(
-                    file.name, record.number, RejectKind.BROKEN_RESPONSE, str(error)
-                )
-                continue
-            except LongBodyError as error:
-                yield Reject(file.name, record.number, RejectKind.TOO_LONG, str(error))
-                continue
             except ValueError as error:
-                yield Reject(
-                    file.name, record.number, RejectKind.BROKEN_PAGE, str(error)
-                )
+                kind = _REJECT_KINDS.get(type(error), RejectKind.BROKEN_PAGE)
+                yield Reject(file.name, record.number, kind, str(error))
                 continue
             if isinstance(page, str):
                 yield Skip(file.name, record.number, page)
@@ -185,13 +182,18 @@ def _records(source: _Rewindable, max_bytes: int) -> Iterator[_ArchiveRecord]:
             line = _next_version(source)
             continue
 
+        # Of a block longer than a page may be, only the head is kept.
         size = int(length)
         is_long = size > max_bytes
         block = source.read(_HEAD_BYTES if is_long else size)
-        found = len(block) + (source.skip(size - len(block)) if is_long else 0)
+        found = len(block)
+        last_bytes = block[-4:]
+        if is_long:
+            found += source.skip(size - len(block))
+            last_bytes = b""
         newlines, line = _separator(source)
-        last_bytes = (b"" if is_long else block[-4:]) + newlines
-        is_separated = last_bytes.replace(b"\r", b"").endswith(b"\n\n")
+        last_bytes = (last_bytes + newlines).replace(b"\r", b"")
+        is_separated = last_bytes.endswith(b"\n\n")
         if found == size and (is_separated or _VERSION.fullmatch(line)):
             yield _ArchiveRecord(number, headers, block, size)
             continue
@@ -253,12 +255,8 @@ def _page_in(record: _ArchiveRecord, max_bytes: int) -> _Page | str:
     if record.type not in ("response", "resource"):
         return f"{record.type} record"
     content_type = record.headers.get("content-type", "")
-    is_http = content_type.lower().startswith("application/http")
-    response = None
-    if is_http or (not content_type and record.type == "response"):
-        response = parse_response(record.block)
-        if response is None:
-            raise BrokenBodyError("it has no whole HTTP header")
+    response = _response_in(record)
+    if response is not None:
         if not response.is_whole_page:
             return f"HTTP status {response.status}"
         content_type = response.content_type
@@ -278,6 +276,18 @@ def _page_in(record: _ArchiveRecord, max_bytes: int) -> _Page | str:
     if not text or text.isspace():
         return "page without text"
     return _Page(text, {**values, "content_type": media_type})
+
+
+def _response_in(record: _ArchiveRecord) -> Response | None:
+    """Return the HTTP response in a record; None if it holds a page without one."""
+    content_type = record.headers.get("content-type", "")
+    is_http = content_type.lower().startswith("application/http")
+    if not is_http and (content_type or record.type != "response"):
+        return None
+    response = parse_response(record.block)
+    if response is None:
+        raise BrokenBodyError("it has no whole HTTP header")
+    return response
 
 
 def _text_in(record: _ArchiveRecord, max_bytes: int) -> _Page | str:

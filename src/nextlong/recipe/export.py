@@ -110,6 +110,7 @@ class Export(Section):
         if not names or len(set(names)) != len(names):
             raise ValueError("must name at least one format, and none of them twice")
         for name in names:
+            # A comma is a list without brackets, as YAML reads it: one string.
             if "," in name:
                 raise ValueError(
                     f"a list needs brackets: --set 'export.formats=[{','.join(names)}]'"
@@ -174,10 +175,10 @@ def terms_of(name: str) -> Any:
     except KeyError:
         known = FORMATS.names()
         near = difflib.get_close_matches(name, known, n=1)
-        advice = f"did you mean {near[0]!r}? " if near else ""
-        raise ValueError(
-            f"unknown format {name!r}; {advice}available: {', '.join(known)}"
-        ) from None
+        advice = f"available: {', '.join(known)}"
+        if near:
+            advice = f"did you mean {near[0]!r}? {advice}"
+        raise ValueError(f"unknown format {name!r}; {advice}") from None
     if not all(hasattr(terms, key) for key in _DECLARED):
         raise FORMATS.broken(name, f"is not a nextlong format but {terms!r:.80}")
     return terms
@@ -197,6 +198,7 @@ def unused_keys(export: Mapping[str, Any]) -> dict[str, str]:
         value = export.get(key, default)
         if value == default:
             continue
+        # Without validation there is no split that these keys could change.
         if key in _SPLIT_KEYS and not export.get("validation"):
             unused[key] = (
                 f"{key} is {value} but validation is 0, so there is no split; remove "

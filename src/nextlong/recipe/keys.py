@@ -33,6 +33,7 @@ from pydantic_core import PydanticCustomError
 
 from nextlong.plugins import INDEXES, INPUT_FORMATS, METHODS, Registry
 
+# Lengths are powers of two, so k is 1,024 as in the names of models: 128k is 131,072.
 _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 _LENGTH = re.compile(r"(\d{1,15})([kKmM]?)", re.ASCII)
 _WITH_A_UNIT = re.compile(r"[\d.,_]+\s*[^\W\d_]+")
@@ -58,8 +59,10 @@ MIN_GAP_CHUNKS = 0.5
 # language.
 SURE_SHARE = 0.5
 TOKENIZER_BYTES = 150e6  # memory of a tokenizer and its cache
-BLOCKS = 16  # tasks, so that small data sets use several cores
-MOST_QUERIES = 8_192  # per task
+# Tasks at least, so that small data sets use several cores.
+BLOCKS = 16
+# Per task at most.
+MOST_QUERIES = 8_192
 
 
 def read_length(text: str) -> int | None:
@@ -161,6 +164,7 @@ class Section(
 
         They are left out of nested sections too. Fingerprints are made of this.
         """
+        # A new key counts by default (docs/decisions/0013-what-a-step-is-known-by.md).
         operational: set[str] = set()
         for name, field in type(self).model_fields.items():
             if any(isinstance(mark, Operational) for mark in field.metadata):
@@ -656,6 +660,8 @@ def shortlist_chunks(
     """
     if mine.shortlist_chunks != "auto":
         return mine.shortlist_chunks
+    # Twice the chunks of a draft, while all shortlists together have at most a quarter of
+    # the chunks; in a smaller corpus fewer, but never less than a draft.
     drafted = _draft_chunks(compose, chunk_chars)
     fitting = _LISTED_SHARE * chunks / max(1.0, meta_documents)
     return math.ceil(min(_SHORTLISTED * drafted, max(drafted, fitting)))

@@ -106,6 +106,7 @@ def _changed(
         ingest["sources"] = [
             _source(source, change_path) for source in ingest["sources"]
         ]
+    # Short forms, which `merge` expands only later.
     if isinstance(changed.get("decontaminate"), list):
         changed["decontaminate"] = [
             change_path(file) for file in changed["decontaminate"]
@@ -115,6 +116,7 @@ def _changed(
         decontaminate["files"] = [change_path(file) for file in decontaminate["files"]]
     if isinstance(changed.get("tokenizer"), str):
         changed["tokenizer"] = change_name(changed["tokenizer"])
+    # Names of models are paths only if such a file or folder exists.
     _apply(_section(changed, "tokenizer"), "source", change_name)
     _apply(_section(changed, "encoder"), "model", change_model)
     _apply(_section(changed, "quest"), "queries", change_name)

@@ -220,6 +220,7 @@ class Recipe(Section):
     compose: keys.Compose = keys.Compose()
     documents: keys.Documents = keys.Documents()
     export: Export = Export()
+    # What the file alone says, and which keys were overridden: no part of the settings.
     _own: Recipe | None = PrivateAttr(None)
     _overridden: tuple[str, ...] = PrivateAttr(())
     _checked_chars: int | None = PrivateAttr(None)
@@ -305,6 +306,7 @@ class Recipe(Section):
         recipe = cls.from_dict(data, overrides=overrides, origin=str(path))
         if not overrides:
             return recipe
+        # Overrides that change nothing make no variant.
         own = None
         with suppress(RecipeError):  # the file is incomplete without --set
             own = cls.from_dict(data, origin=str(path))
@@ -341,8 +343,11 @@ class Recipe(Section):
                 fix="write it without references",
             ) from None
 
-        method = _key_of_section(merged.get("compose"), "method")
-        chosen = method if isinstance(method, str) else keys.Compose().method
+        chosen = keys.Compose().method
+        compose = merged.get("compose")
+        # A method that is no string is reported when the recipe is validated.
+        if isinstance(compose, dict) and isinstance(compose.get("method"), str):
+            chosen = compose["method"]
         # The models of these extensions' options become fields of the recipe's model.
         methods, merged = _extensions(METHODS, Recipe, merged, chosen=chosen)
         encoder = merged.get("encoder")
@@ -430,10 +435,6 @@ class Recipe(Section):
     def compose_seed(self) -> int:
         """The seed of all steps after the vectors."""
         return self.seed if self.compose.seed is None else self.compose.seed
-
-
-def _key_of_section(section: Any, key: str) -> Any:
-    return section.get(key) if isinstance(section, dict) else None
 
 
 @lru_cache
@@ -581,6 +582,7 @@ def _is_list_of_sections(value: Any) -> bool:
 def _yaml_value(value: Any) -> str:
     """Return a value as YAML on one line."""
     plain = list(value) if isinstance(value, tuple) else value
+    # Without quotes, PyYAML writes a text with line ends over several lines.
     needs_quotes = isinstance(plain, str) and not (plain and plain.isprintable())
     text: str = yaml.safe_dump(
         plain,

@@ -90,6 +90,7 @@ def _parsed(text: str) -> Any:
     longest_line = max(map(len, text.split("\n")))
     is_deep = brackets + longest_line > _MAX_NESTING
     parser = yaml.SafeLoader if is_deep else _PARSER
+    # libyaml checks the syntax; PyYAML's constructor then refuses duplicate keys.
     try:
         root = yaml.compose(text, parser)
     except yaml.YAMLError:
@@ -142,6 +143,7 @@ def read_file(path: Path, *, init: str, has_presets: bool = False) -> Json:
     such a file, with {} for its name; `has_presets` allows a preset as the base. Raises
     RecipeError that names the file, the line and the fix.
     """
+    # The paths in a preset start from the working directory, not from the package.
     folder = Path() if _is_preset(path) else path.parent
     data = _read_keys(path, folder, init=init, has_presets=has_presets)
     return _laid_over_base(
@@ -276,7 +278,9 @@ def _read_yaml(path: Path, *, init: str) -> Json:
             fix="use a recipe file",
         ) from None
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        line = 1
+        if error.problem_mark is not None:
+            line = error.problem_mark.line + 1
         raise RecipeError(
             where=f"{path}:{line}",
             problem=f"not YAML: {error.problem or error.context}",
@@ -385,12 +389,13 @@ def _check_text(value: str, *, origin: str, key: str) -> None:
     if not any("\ud800" <= char <= "\udfff" for char in value):
         return
     is_short = len(value) <= _SHOWN_CHARS
-    shown = value if is_short else f"{value[:_SHOWN_CHARS]}…"
-    # The key may be this text.
+    if not is_short:
+        value = f"{value[:_SHOWN_CHARS]}…"
+    # The key may be this text, so it is escaped too.
     printable_key = ascii(key)[1:-1]
     raise RecipeError(
         where=f"{origin}: {printable_key}",
-        value=ascii(shown),
+        value=ascii(value),
         problem="has half of a surrogate pair and is not valid text",
         fix="correct it",
     )
@@ -543,6 +548,7 @@ def _explained(
     problem = f"{where} {' or '.join([reasons[0], *others])}{shown}"
     if first["type"] == "tuple_type" and isinstance(given, str):
         _, element = _walk(first["loc"], root)
+        # A section in a list needs braces, and the user probably meant its first key.
         listed = given
         if isinstance(element, type) and issubclass(element, BaseModel):
             first_key = next(iter(element.model_fields))
@@ -564,8 +570,9 @@ def _reason(mistake: Any) -> str:
     words = _PLAIN_WORDS.get(mistake["type"])
     reason = words or mistake["msg"].partition(", unable")[0]
     reason = reason.replace("Input should", "must").replace("String should", "must")
-    article = "an" if "valid integer" in reason else "a"
-    return str(reason.replace("a valid", article))
+    if "valid integer" in reason:
+        return str(reason.replace("a valid", "an"))
+    return str(reason.replace("a valid", "a"))
 
 
 def _unknown_key(
