@@ -9,14 +9,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from nextlong import schemas
 from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.artifacts.results import DraftResult, ReferencedChunksResult
-from nextlong.methods import extend
-from nextlong.methods.extend import (
-    _Candidates,
-    _draft_block,
-    _Drafting,
-    _filter_near_duplicates,
-    _Prefixes,
-)
+from nextlong.methods import filter_candidates
+from nextlong.methods.candidates import Candidates, Drafting, Prefixes
+from nextlong.methods.extend import _draft_block
+from nextlong.methods.filter_candidates import filter_near_duplicates
 from nextlong.recipe.keys import Compose, Mine
 from nextlong.retrieval.near_duplicates import rule
 from nextlong.retrieval.near_duplicates.known import KnownPairs
@@ -83,7 +79,7 @@ def settings(
 ):
     mine = {"near_duplicates": None, **mine}
     compose = Compose(target_tokens=target_tokens, fit=fit, draft_factor=1.5)
-    how = _Drafting(
+    how = Drafting(
         compose,
         Mine(**mine),
         target_tokens,
@@ -318,7 +314,7 @@ def stored(tmp_path):
 
 
 def offers(*lists):
-    return _Candidates(
+    return Candidates(
         [np.array(own, np.int64) for own in lists],
         [np.linspace(0.9, 0.1, len(own), dtype=np.float32) for own in lists],
         [np.full(len(own), 100) for own in lists],
@@ -331,7 +327,7 @@ def take(length):
     def draft(offered):
         served = [np.cumsum(chars > 0) for chars in offered.chars]
         wanted = [int(np.searchsorted(own, length)) + 1 for own in served]
-        return _Prefixes(
+        return Prefixes(
             lengths=[min(len(own), n) for own, n in zip(served, wanted, strict=True)],
             ran_out=[len(own) < n for own, n in zip(served, wanted, strict=True)],
         )
@@ -343,7 +339,7 @@ def filtered(store, offered, *, chunks=1, length=2):
     """Screen for a meta-document of the first chunks."""
     texts, shingles = store
     document = documents_of([texts[:chunks]])[0]
-    found = _filter_near_duplicates(
+    found = filter_near_duplicates(
         offered,
         take(length),
         document,
@@ -481,7 +477,7 @@ def test_usable_candidates_are_estimated_from_a_sample(stored, sizes):
     """By less than the margin of a factor of two with which a draft is given up."""
     texts, store = stored(families(*sizes))
     chunks = np.arange(1, len(texts))
-    usable = extend._estimate_usable(chunks, store, rule_for(texts))
+    usable = filter_candidates.estimate_usable(chunks, store, rule_for(texts))
     assert len(sizes) / 1.9 < usable < 2.5 * len(sizes)
 
 
@@ -494,8 +490,8 @@ def screened(stored, monkeypatch, texts, *, needed):
         paired.append(len(compared.others))
         return rule.pair_up(compared)
 
-    monkeypatch.setattr(extend, "pair_up", pair_up)
-    found = _filter_near_duplicates(
+    monkeypatch.setattr(filter_candidates, "pair_up", pair_up)
+    found = filter_near_duplicates(
         offers(range(1, len(texts))),
         take(needed),
         rule_for(texts)["document"],
@@ -521,8 +517,8 @@ def test_a_draft_of_mostly_copies_is_given_up_before_they_are_paired(
 def test_a_draft_that_would_compare_all_copies_is_given_up(stored, monkeypatch):
     """The families would suffice for a sequence, but not for a draft."""
     texts, store = stored(families(*[25] * 60))
-    monkeypatch.setattr(extend, "pair_up", None)
-    found = _filter_near_duplicates(
+    monkeypatch.setattr(filter_candidates, "pair_up", None)
+    found = filter_near_duplicates(
         offers(range(1, len(texts))),
         take(75),
         rule_for(texts)["document"],
@@ -561,12 +557,12 @@ def test_a_draft_of_small_families_judges_each_pair_once(stored, monkeypatch):
     """Though it looks further several times, and the next draft takes the same chunks."""
     texts, store = stored(families(*[8] * 80))
     counts = judged_pairs(monkeypatch)
-    monkeypatch.setattr(extend, "_estimate_usable", lambda *_: len(texts))
+    monkeypatch.setattr(filter_candidates, "estimate_usable", lambda *_: len(texts))
     known_pairs = KnownPairs()
     found = []
     for candidates in (range(1, len(texts) - 40), range(41, len(texts))):
         found.append(
-            _filter_near_duplicates(
+            filter_near_duplicates(
                 offers(candidates),
                 take(70),
                 rule_for(texts)["document"],

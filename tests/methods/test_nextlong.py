@@ -11,8 +11,13 @@ from tests.support.arrow_files import write_arrow
 from tests.support.stored_vectors import save_shards, unit_rows
 
 from nextlong import schemas
-from nextlong.methods import extend
-from nextlong.methods.extend import _Candidates, _ordered_candidates, _read_candidates
+from nextlong.methods.candidates import (
+    Candidates,
+    Drafting,
+    draft_prefixes,
+    ordered_candidates,
+    read_candidates,
+)
 from nextlong.recipe.keys import Compose, Mine
 
 
@@ -31,10 +36,10 @@ def test_k_is_what_is_drafted_beyond_the_document_per_meta_chunk(
     document_chars, meta_chunks, expected
 ):
     lists = [np.arange(10) + 10 * place for place in range(meta_chunks)]
-    candidates = _Candidates(lists, [], [np.full(10, 1)] * meta_chunks)
+    candidates = Candidates(lists, [], [np.full(10, 1)] * meta_chunks)
     how = drafting(Compose(fit="paper", draft_factor=1.5), max_chars=50)
     # Q = 600 characters
-    taken = extend._draft_prefixes(
+    taken = draft_prefixes(
         candidates, how, target_chars=400.0, document_chars=document_chars
     )
     assert taken.lengths == [expected] * meta_chunks
@@ -44,17 +49,17 @@ def test_k_of_the_papers_setting():
     # 131,072 tokens of 4 characters, w = 1.5, s = 2,048; a document of 5 chunks and 9,000 characters
     lists = [np.arange(100) + 100 * place for place in range(5)]
     candidates, how = (
-        _Candidates(lists, [], [np.full(100, 1)] * 5),
+        Candidates(lists, [], [np.full(100, 1)] * 5),
         drafting(Compose(fit="paper"), max_chars=2048),
     )
-    taken = extend._draft_prefixes(
+    taken = draft_prefixes(
         candidates, how, target_chars=131_072 * 4.0, document_chars=9_000
     )
     assert taken.lengths == [76] * 5  # (786,432 - 9,000) / 10,240 = 75.92
 
 
 def drafting(compose, mine=None, *, max_chars=0, seed=0):
-    return extend._Drafting(compose, mine or Mine(), 0, 0.0, max_chars, 1024, seed)
+    return Drafting(compose, mine or Mine(), 0, 0.0, max_chars, 1024, seed)
 
 
 def draft(ids, chars=None, *, fit, needed=0, drafted=0, negatives=0):
@@ -70,8 +75,8 @@ def draft(ids, chars=None, *, fit, needed=0, drafted=0, negatives=0):
         needed = drafted = negatives * len(ids)
     compose = SimpleNamespace(fit=fit, draft_factor=Fraction(drafted, needed))
     how = drafting(compose, max_chars=1)
-    taken = extend._draft_prefixes(
-        _Candidates(ids, [], chars), how, target_chars=needed, document_chars=0
+    taken = draft_prefixes(
+        Candidates(ids, [], chars), how, target_chars=needed, document_chars=0
     )
     return taken.lengths
 
@@ -177,7 +182,7 @@ def corpus(tmp_path):
     }
 
 
-RETRIEVED = _Candidates(
+RETRIEVED = Candidates(
     [np.array([2, 3, SECOND, SECOND + 1]), np.array([4, 5])],
     [np.array([0.9, 0.7, 0.5, 0.3], np.float32), np.array([0.8, 0.2], np.float32)],
     [np.array([30, 40, 10, 20]), np.array([50, 60])],
@@ -189,7 +194,7 @@ def ordered(corpus, negatives, *, reorder_top=3, max_similarity=None, seed=0):
         Compose(negatives=negatives),
         Mine(reorder_top=reorder_top, max_similarity=max_similarity),
     )
-    return _ordered_candidates(
+    return ordered_candidates(
         META, RETRIEVED, drafting(compose, mine, seed=seed), 80.0, **corpus
     )
 
@@ -197,7 +202,7 @@ def ordered(corpus, negatives, *, reorder_top=3, max_similarity=None, seed=0):
 def test_lists_are_divided_among_meta_documents_and_measured(corpus, tmp_path):
     lists = [[0, 1, 2], [[2, SECOND + 3], [3], [0, 1]], [[0.9, 0.7], [0.5], [0.4, 0.3]]]
     path = write_arrow(tmp_path / "candidates.arrow", schemas.CANDIDATES, lists)
-    first, second = _read_candidates(path, np.array([1, 2]), corpus["chunks"])
+    first, second = read_candidates(path, np.array([1, 2]), corpus["chunks"])
     assert [ids.tolist() for ids in first.ids] == [[2, SECOND + 3]]
     assert [chars.tolist() for chars in first.chars] == [[30, 40]]
     assert [ids.tolist() for ids in second.ids] == [[3], [0, 1]]
