@@ -1,8 +1,8 @@
 """Evaluate: measure what a long-context model can do, by task and by length.
 
 In:  a model (Hugging Face, vLLM, or an OpenAI-compatible server), and the user's data
-files. Out: one JSON file per task and length with every answer; tables and figures as in
-the paper (§4 and §5, arXiv 2501.12766).
+files. Out: one JSON file per task and length with every answer; tables and figures as
+in the paper (§4 and §5, arXiv 2501.12766).
 
     task.py             Task, Sample, TaskRequest, and lengths as people write them
     probe.py            Probe: a measurement inside a local model
@@ -23,8 +23,9 @@ the paper (§4 and §5, arXiv 2501.12766).
     tables.py           results → tables, with the paper's columns
     report.py           tables and figures, on the console or as files
 
-torch, transformers and matplotlib come with the extra `nextlong[evaluate]`, lm-eval with
-`nextlong[short-text]`, vLLM with `nextlong[vllm]`; they are imported where they are used.
+torch, transformers and matplotlib come with the extra `nextlong[evaluate]`, lm-eval
+with `nextlong[short-text]`, vLLM with `nextlong[vllm]`; they are imported where they
+are used.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Answers: the samples of a task, made, answered by a model and scored, batch by batch."""
+"""Answers: the samples of a task, made, answered and scored, batch by batch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Model = HuggingFaceModel | VllmModel | ServerModel
 
 
 class NotMeasuredError(Exception):
-    """A task that no sample could be made for, or a probe that failed; `reason` says why."""
+    """A task without a sample, or a probe that failed; `reason` says why."""
 
     def __init__(self, reason: EvaluateError) -> None:
         super().__init__(str(reason))
@@ -69,7 +69,7 @@ def _lines(
 
 
 def _fits(model: Model, request: TaskRequest, sample: Sample) -> bool:
-    """Return whether a sample fits with its answer: the length, and the model's context."""
+    """Return whether a sample with its answer fits the length and the context."""
     if not request.fits(sample):
         return False
     if model.context is None:

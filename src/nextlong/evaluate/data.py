@@ -1,9 +1,10 @@
 """Data: the user's files, by the names under which their publishers release them.
 
 `--data` names a folder; each file has one documented place in it
-(`docs/evaluate/data.md`), and a missing file is named together with its source. A record of
-another form is reported by file, line, field and value; fields that are not read are not
-checked. Nothing is downloaded unless the user runs `nextlong evaluate data`.
+(`docs/evaluate/data.md`), and a missing file is named together with its source. A
+record of another form is reported by file, line, field and value; fields that are not
+read are not checked. Nothing is downloaded unless the user runs `nextlong evaluate
+data`.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ def record(check: Callable[[Json], Json] | None = None, /, **fields: Shape) -> S
 
     `check` may raise ValueError for a record of that shape.
     """
-    # Keys that are not declared are ignored: published files have many that no task reads.
+    # Keys that are not declared are ignored: published files have many that no task
+    # reads.
     shape = _types.TypedDict("Record", fields)
     return shape if check is None else _types.Annotated[shape, AfterValidator(check)]
 
@@ -209,8 +211,8 @@ class DataFiles:
             return
         text = self.text(name)
         first = text.lstrip()[:1]
-        # One JSON value over the whole file, rather than one per line: such an object is
-        # the only one.
+        # One JSON value over the whole file, rather than one per line: such an object
+        # is the only one.
         is_one_object = first == "{" and "\n{" not in text.strip()
         if first == "[" or is_one_object:
             for number, item in enumerate(self._items(text, name), start=1):
@@ -242,8 +244,8 @@ class DataFiles:
     def rows(self, name: str, columns: Sequence[str]) -> list[dict[str, str]]:
         """Return columns of a CSV file with a header.
 
-        A quoted field may hold line breaks. Raises EvaluateError if a column is missing,
-        in any row.
+        A quoted field may hold line breaks. Raises EvaluateError if a column is
+        missing, in any row.
         """
         # `newline=""` leaves line breaks inside quoted fields to the CSV reader.
         content = io.StringIO(self.text(name), newline="")
@@ -375,8 +377,8 @@ def _download(file: _HubFile, path: Path) -> str:
     Raises EvaluateError if that fails, or if the hash is not the publisher's.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Into a temporary folder beside the destination, so that an interrupted download leaves
-    # no half file there.
+    # Into a temporary folder beside the destination, so that an interrupted download
+    # leaves no half file there.
     with TemporaryDirectory(dir=path.parent, prefix=".fetching-") as temporary:
         try:
             fetched, etag = _fetched(file, temporary)
@@ -389,15 +391,16 @@ def _download(file: _HubFile, path: Path) -> str:
             ) from None
         with fetched.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()
-        # The ETag of a file in Git LFS is its SHA-256, of any other file a shorter hash.
+        # The ETag of a file in Git LFS is its SHA-256, of any other file a shorter
+        # hash.
         published = file.sha256
         if not published and etag and len(etag) == len(digest):
             published = etag
         if published is not None and digest != published:
             raise EvaluateError(
                 where=f"{file.path} of {file.repo}",
-                problem=f"it has the SHA-256 {digest}, not {published}, so it is damaged "
-                "or was changed",
+                problem=f"it has the SHA-256 {digest}, not {published}, so it is "
+                "damaged or was changed",
                 fix="try again",
             )
         fetched.replace(path)
@@ -410,7 +413,8 @@ def _fetched(file: _HubFile, folder: str) -> tuple[Path, str | None]:
     where = {
         "repo_type": "dataset",
         "revision": file.revision,
-        # The library reads HF_ENDPOINT when it is imported; here it is read at each call.
+        # The library reads HF_ENDPOINT when it is imported; here it is read at each
+        # call.
         "endpoint": os.environ.get("HF_ENDPOINT"),
     }
     url = hub.hf_hub_url(file.repo, file.path, **where)

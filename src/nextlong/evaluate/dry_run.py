@@ -81,7 +81,7 @@ def _state(
 
 
 def show(plan: Json, console: Console) -> None:
-    """Print the tasks with their samples and tokens, what is missing, and the memory."""
+    """Print the tasks with their samples and tokens, and the memory."""
     table = tables.table()
     table.add_column("task", overflow="fold")
     for heading in ("length", "samples", "tokens to read"):

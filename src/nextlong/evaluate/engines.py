@@ -1,16 +1,17 @@
 """Engines: models that answer samples greedily.
 
-In:  samples. Out: their answers in order, by transformers, by vLLM, or on a server with an
-OpenAI-compatible API.
+In:  samples. Out: their answers in order, by transformers, by vLLM, or on a server with
+an OpenAI-compatible API.
 
-transformers: prompts are prefilled in chunks, so that no length needs more activations than
-another; what a prompt shares with the one before it stays in the key-value cache; short
-prompts are answered in batches of like length, padded on the left.
+transformers: prompts are prefilled in chunks, so that no length needs more activations
+than another; what a prompt shares with the one before it stays in the key-value cache;
+short prompts are answered in batches of like length, padded on the left.
 
-A server (vLLM, SGLang, llama.cpp, or OpenAI's own) gets requests to /completions, also for
-a chat model, whose template is applied here (`prompts.py`), so that it reads what the same
-model on this machine would. The format `messages` uses /chat/completions, which leaves the
-template to the server and refuses begun answers. Requests are sent concurrently.
+A server (vLLM, SGLang, llama.cpp, or OpenAI's own) gets requests to /completions, also
+for a chat model, whose template is applied here (`prompts.py`), so that it reads what
+the same model on this machine would. The format `messages` uses /chat/completions,
+which leaves the template to the server and refuses begun answers. Requests are sent
+concurrently.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
-# Only files that change the answers: a README in the folder does not make it another model.
+# Only files that change the answers: a README in the folder does not make it another
+# model.
 _MODEL_FILES: Final = (
     "*.safetensors",
     "pytorch_model*.bin",
@@ -50,7 +52,8 @@ _MODEL_FILES: Final = (
 )
 # The device of a model whose layers are spread over all GPUs.
 SHARDED: Final = "sharded"
-# From this share of a common prefix on, a batch is answered one by one with a shared cache.
+# From this share of a common prefix on, a batch is answered one by one with a shared
+# cache.
 _SHARED_SHARE: Final = 0.5
 # Samples between two writes to the disk; vLLM schedules them itself.
 _VLLM_BATCH: Final = 64
@@ -96,8 +99,8 @@ class HuggingFaceModel:
         self._cached_ids: list[int] = []
         self._window_tokens = _window_tokens(self.config)
         self._end_ids = _end_ids(self.model, self.hub_tokenizer)
-        # The rest of the model's generation config (temperature, penalties) is replaced:
-        # answers are greedy. Padding with an end cuts a row at its stop.
+        # The rest of the model's generation config (temperature, penalties) is
+        # replaced: answers are greedy. Padding with an end cuts a row at its stop.
         ends = sorted(self._end_ids)
         self.model.generation_config = transformers.GenerationConfig(
             do_sample=False,
@@ -134,7 +137,7 @@ class HuggingFaceModel:
     def _generated(
         self, prompts: Sequence[list[int]], samples: Sequence[Sample]
     ) -> list[list[int]]:
-        """Return the ids of the answers to some prompts, ends and what follows cut off."""
+        """Return the ids of the answers to some prompts, cut off at their ends."""
         torch = required("torch")
         longest = max(map(len, prompts))
         max_answers = [self.prompts.budget(sample) for sample in samples]
@@ -146,8 +149,8 @@ class HuggingFaceModel:
             for ids, max_tokens, stop in zip(answers, max_answers, stops, strict=True):
                 is_finished = len(ids) >= max_tokens
                 if stop is not None and not is_finished:
-                    # A stop string may span several tokens; four hold every one that the
-                    # tasks have.
+                    # A stop string may span several tokens; four hold every one that
+                    # the tasks have.
                     is_finished = stop in self.hub_tokenizer.decode(ids[-4:])
                 finished.append(is_finished)
             return torch.tensor(finished, device=tokens.device)
@@ -175,8 +178,8 @@ class HuggingFaceModel:
         answers = []
         rows = output[:, longest:].tolist()
         for ids, max_tokens in zip(rows, max_answers, strict=True):
-            # A finished row stays in the batch, which keeps its shape; its further tokens
-            # are cut off.
+            # A finished row stays in the batch, which keeps its shape; its further
+            # tokens are cut off.
             kept = takewhile(lambda token: token not in self._end_ids, ids[:max_tokens])
             answers.append(list(kept))
         return answers
@@ -184,15 +187,16 @@ class HuggingFaceModel:
     def _padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
         """Return prompts padded on the left, and a mask that is 1 on their tokens.
 
-        Shape (prompts, longest) each. On the left, so that every answer begins in the next
-        column.
+        Shape (prompts, longest) each. On the left, so that every answer begins in the
+        next column.
         """
         torch = required("torch")
         ids = [torch.tensor(prompt[::-1]) for prompt in prompts]
         ones = [torch.ones(len(prompt), dtype=torch.int64) for prompt in prompts]
 
         def padded(rows: list[Tensor]) -> Tensor:
-            # `pad_sequence` pads on the right, so the rows are reversed before and after.
+            # `pad_sequence` pads on the right, so the rows are reversed before and
+            # after.
             columns = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
             tensor: Tensor = columns.flip(1).to(self.device)
             return tensor
@@ -283,7 +287,8 @@ def _loaded(options: ModelOptions) -> PreTrainedModel:
 def _end_ids(model: PreTrainedModel, tokenizer: Any) -> set[int]:
     """Return the ids that end an answer.
 
-    The generation config may name several, like that of Llama 3; the tokenizer names one.
+    The generation config may name several, like that of Llama 3; the tokenizer names
+    one.
     """
     ids = model.generation_config.eos_token_id
     named = ids if isinstance(ids, list) else [ids]
@@ -293,8 +298,8 @@ def _end_ids(model: PreTrainedModel, tokenizer: Any) -> set[int]:
 def _window_tokens(config: PreTrainedConfig) -> float:
     """Return the tokens below which a cache can be cut back; 0 if it never can.
 
-    A cache with as many tokens as a sliding window has dropped the oldest ones. Layers of
-    another kind (linear, chunked) never can.
+    A cache with as many tokens as a sliding window has dropped the oldest ones. Layers
+    of another kind (linear, chunked) never can.
     """
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if not kinds <= {"full_attention", "sliding_attention"}:
@@ -342,9 +347,10 @@ def _read_config(
     except (OSError, ValueError, KeyError) as error:
         raise EvaluateError(
             where=options.name,
-            problem=f"it is not a model that transformers can read ({first_sentence(error)})",
-            fix="name a folder with config.json and weights, or one of the Hugging Face "
-            "hub, or the --url of a server",
+            problem="it is not a model that transformers can read "
+            f"({first_sentence(error)})",
+            fix="name a folder with config.json and weights, or one of the Hugging "
+            "Face hub, or the --url of a server",
         ) from None
     # transformers has no public list of the classes that AutoModelForCausalLM accepts.
     if type(config) not in transformers.AutoModelForCausalLM._model_mapping:
@@ -412,8 +418,8 @@ class VllmModel:
         self.context = context_of(self.config, options)
         self.prompts = Prompts.read(options)
         self.engine = f"vllm {self._vllm.__version__}"
-        # vLLM refuses a context that its cache has no room for, so it gets no longer one
-        # than the tasks need.
+        # vLLM refuses a context that its cache has no room for, so it gets no longer
+        # one than the tasks need.
         needed = longest + options.thinking + len(self.prompts.tokenizer.prefix)
         source = Path(options.name).expanduser()
         try:
@@ -429,8 +435,8 @@ class VllmModel:
         except (RuntimeError, ValueError, OSError, ImportError) as error:
             raise EvaluateError(
                 where=options.name,
-                problem=f"it cannot be loaded by vLLM with --gpus {options.gpus} --dtype "
-                f"{options.dtype}: {first_sentence(error)}",
+                problem=f"it cannot be loaded by vLLM with --gpus {options.gpus} "
+                f"--dtype {options.dtype}: {first_sentence(error)}",
                 fix="give another number of GPUs or type, or another model",
             ) from None
 
@@ -494,8 +500,8 @@ class ServerModel:
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         with ThreadPoolExecutor(self.options.concurrency) as pool:
-            # After an error, requests that have not been sent are not worth sending; `map`
-            # cancels them.
+            # After an error, requests that have not been sent are not worth sending;
+            # `map` cancels them.
             yield from pool.map(self._answer, samples)
 
     def _answer(self, sample: Sample) -> str:
@@ -508,8 +514,8 @@ class ServerModel:
                 fix = "check the model's name and the API key (--api-key-env)"
             else:
                 fix = (
-                    "finished answers are kept: fix the server and run the same command "
-                    "again, or lower --concurrency"
+                    "finished answers are kept: fix the server and run the same "
+                    "command again, or lower --concurrency"
                 )
             raise self._error(str(error), fix) from None
         return self.prompts.answer(self._text_in(received), sample)
@@ -534,8 +540,8 @@ class ServerModel:
                 problem="the task begins the model's answer "
                 f"({sample.answer_prefix.strip()!r:.60}), and a server's own template "
                 "cannot",
-                fix="give --prompt-format chat with --tokenizer FOLDER, or leave the task "
-                "out",
+                fix="give --prompt-format chat with --tokenizer FOLDER, or leave the "
+                "task out",
             )
         if prompts.thinking:
             body["chat_template_kwargs"] = {"enable_thinking": True}
@@ -561,7 +567,8 @@ class ServerModel:
                 problem += f" (finish_reason {choice['finish_reason']})"
             raise self._error(
                 problem,
-                fix="a model that reasons needs --thinking with more tokens than it takes",
+                fix="a model that reasons needs --thinking with more tokens than it "
+                "takes",
             )
         return text
 

@@ -1,8 +1,8 @@
 """Import HELMET: results that HELMET's scripts wrote, as a results directory of ours.
 
 In:  JSON files of eval.py (`args`, `averaged_metrics`, `data`); never their names. Out:
-one file per task and length, with each question's score but without the answers, marked as
-imported.
+one file per task and length, with each question's score but without the answers, marked
+as imported.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from nextlong.evaluate.task import Task
 from nextlong.report import tables
 from nextlong.text import Json
 
-# Names of our tasks, joined by a space, by a part of HELMET's name: HELMET counts some of
-# its results in two categories.
+# Names of our tasks, joined by a space, by a part of HELMET's name: HELMET counts some
+# of its results in two categories.
 _TASKS: Final[dict[str, str]] = SOURCES["helmet_tasks"]
 # Of NarrativeQA, from 0 to 3; without a judge, ROUGE counts.
 _JUDGED_BY_HELMET: Final = "gpt-4-score"
@@ -99,7 +99,7 @@ def _read(file: Path) -> Json:
 
 
 def _only_model(records: dict[Path, Json]) -> str:
-    """Return the name of the model that all files are of; raise if there are several."""
+    """Return the name of the files' model; raise if there are several."""
     names = set()
     for record in records.values():
         name = record["args"].get("model_name_or_path")
@@ -108,7 +108,8 @@ def _only_model(records: dict[Path, Json]) -> str:
     if len(models) > 1:
         raise EvaluateError(
             where="import",
-            problem=f"the files are of {len(models)} models, {models[0]} and {models[1]}",
+            problem=f"the files are of {len(models)} models, {models[0]} and "
+            f"{models[1]}",
             fix="import each into its own --out",
         )
     return models[0]
@@ -134,8 +135,8 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
         score *= 100 / _MAX_JUDGED
 
     questions = record.get("data") or []
-    # Compared as part of the protocol: scores of chat prompts are not compared with those
-    # of plain ones.
+    # Compared as part of the protocol: scores of chat prompts are not compared with
+    # those of plain ones.
     prompt_formats = {True: "chat", False: "completion"}
     prompt_format = prompt_formats.get(arguments.get("use_chat_template"))
     common = {
@@ -179,7 +180,7 @@ def _tasks_of(arguments: Json, file: Path) -> list[Task]:
 
 
 def _metric_of(task: Task, metrics: Json, arguments: Json, file: Path) -> _Metric:
-    """Return the metric of a task that a file holds, for NarrativeQA the judge's first."""
+    """Return the metric that a file holds, for NarrativeQA the judge's first."""
     is_judged = task.name == "narrativeqa" and _JUDGED_BY_HELMET in metrics
     metric = _JUDGED_BY_HELMET if is_judged else task.metric
     if metric not in metrics:

@@ -1,11 +1,11 @@
-"""Judge: scores from another model, which rates answers with HELMET's prompts and scales.
+"""Judge: scores from another model, by HELMET's prompts and scales.
 
-In:  a results directory, and a model on a server. Out: the same files, their score now the
-judge's, in percent; the metric's stays among the scores.
+In:  a results directory, and a model on a server. Out: the same files, their score now
+the judge's, in percent; the metric's stays among the scores.
 
-    narrativeqa                  fluency (0 or 1) × correctness (0 to 3), as a share of 3
-    infbench_sum, multi_lexsum   fluency × F1 of the key points found and of the sentences
-                                 that the reference supports
+    narrativeqa     fluency (0 or 1) × correctness (0 to 3), as a share of 3
+    infbench_sum,   fluency × F1 of the key points found and of the sentences that the
+    multi_lexsum    reference supports
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class _Rubric(NamedTuple):
 
     needs: str  # the detail of a sample that a rating needs
     prompts: Callable[[Json], tuple[str, ...]]
-    # Returns the scores of the judgements with `share`, from 0 to 1; None if a judgement
-    # cannot be read.
+    # Returns the scores of the judgements with `share`, from 0 to 1; None if a
+    # judgement cannot be read.
     read: Callable[[Json, Sequence[str]], Json]
 
 
@@ -93,13 +93,14 @@ def _results_to_judge(folders: Sequence[Path]) -> list[Result]:
         raise EvaluateError(
             where=folders[0],
             problem=f"it holds no result of {' or '.join(tasks)}",
-            fix=f"run nextlong evaluate MODEL --tasks {tasks[0]} --out {folders[0]} first",
+            fix=f"run nextlong evaluate MODEL --tasks {tasks[0]} --out {folders[0]} "
+            "first",
         )
     return found
 
 
 def _judge(result: Result, server: ServerModel) -> str:
-    """Rate the answers of a result and rewrite its file; return the outcome in words."""
+    """Rate the answers of a result and rewrite its file; return what was done."""
     name = server.options.name
     answered = _answered_samples(result)
     depends_on = {
@@ -167,7 +168,7 @@ def _answered_samples(result: Result) -> list[Json]:
 
 
 def _with_ratings(samples: Sequence[Json], ratings: Sequence[Json]) -> list[Json]:
-    """Return samples with their ratings; refused ones were not rated and stay as they are."""
+    """Return samples with their ratings; refused ones were not rated."""
     remaining = iter(ratings)
     rated = []
     for sample in samples:
@@ -197,8 +198,8 @@ def _rated(server: ServerModel, rubric: _Rubric, samples: Sequence[Json]) -> lis
 def _longqa_prompt(sample: Json) -> tuple[str, ...]:
     completed = sample["answer_prefix"] + sample["answer"]
     answer = parsed_answer(completed.replace("\n", " "))
-    # One pass over the template, so that braces in a text stay as they are. HELMET formats
-    # the list of references as Python does.
+    # One pass over the template, so that braces in a text stay as they are. HELMET
+    # formats the list of references as Python does.
     prompt = prompt_of("narrativeqa_judge").format(
         question=sample["details"]["question"],
         references=sample["references"],
@@ -208,7 +209,7 @@ def _longqa_prompt(sample: Json) -> tuple[str, ...]:
 
 
 def _longqa_scores(_: Json, judgements: Sequence[str]) -> Json:
-    """Return the scores of a judgement: the last JSON object with both in their scales."""
+    """Return the last JSON object of a judgement with both scores in their scales."""
     for braces in reversed(re.findall(r"\{[^{}]*\}", judgements[0])):
         with suppress(ValueError):
             scores = json.loads(braces)
@@ -245,8 +246,8 @@ def _summary_scores(sample: Json, judgements: Sequence[str]) -> Json:
     """Return fluency, recall, precision, and fluency × F1 as HELMET's gpt-4-f1."""
     fluency, recall, precision = map(_parsed_json, judgements)
     try:
-        # As `eval_gpt4_summ.py`: key points found of all, supported sentences of all, and
-        # their harmonic mean.
+        # As `eval_gpt4_summ.py`: key points found of all, supported sentences of all,
+        # and their harmonic mean.
         points = len(sample["details"]["keypoints"])
         sentences = precision["sentence_count"]
         found = recall["recall"] / points if points else 0.0

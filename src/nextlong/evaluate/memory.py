@@ -22,7 +22,7 @@ _GIB: Final = 2**30
 
 
 class Needed(NamedTuple):
-    """The type that a model is loaded in, and the bytes of its weights and its cache."""
+    """The type that a model is loaded in, and the bytes that it takes."""
 
     dtype: str
     weights: int | None  # None where the weights are not on this machine
@@ -39,10 +39,10 @@ def describe(
     device, capacity = device_memory(options.device)
     if config is None:
         return (
-            f"{options.name} is no local folder and not in the cache of the Hugging Face "
-            "hub, which a dry run does not contact: whether it exists, its context and its "
-            f"memory are unknown; `hf download {options.name}`, or name its folder, and "
-            "try again"
+            f"{options.name} is no local folder and not in the cache of the Hugging "
+            "Face hub, which a dry run does not contact: whether it exists, its "
+            f"context and its memory are unknown; `hf download {options.name}`, or "
+            "name its folder, and try again"
         )
 
     # Short prompts are answered together, so the longest need not take the most memory.
@@ -58,7 +58,8 @@ def describe(
     else:
         sizes = (
             f"weights {needed.weights / _GIB:.2f} GiB, {sizes}, together "
-            f"{total / _GIB:.2f} GiB and the activations of {options.chunk_tokens:,} tokens"
+            f"{total / _GIB:.2f} GiB and the activations of {options.chunk_tokens:,} "
+            "tokens"
         )
     sizes += f"; {device} has {capacity / _GIB:.2f} GiB"
     if total > capacity:

@@ -48,5 +48,6 @@ def no_local_model(probe: Probe) -> EvaluateError:
     return EvaluateError(
         where=probe.name,
         problem="a server gives no access to the inside of its model",
-        fix="name the model's folder or hub name, without --url, or leave the probe out",
+        fix="name the model's folder or hub name, without --url, or leave the probe "
+        "out",
     )

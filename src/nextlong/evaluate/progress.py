@@ -67,7 +67,8 @@ class TaskProgress:
 
     def _time_left(self, now_s: float) -> str:
         """Return the time left for this task, and for all where that can be told."""
-        # At the pace of this session: samples that an earlier one answered took no time.
+        # At the pace of this session: samples that an earlier one answered took no
+        # time.
         seconds_per_sample = (now_s - self._start_s) / max(self._done_now, 1)
         left_s = max(self._samples - self._done, 0) * seconds_per_sample
         text = f"{_duration(left_s)} left"

@@ -193,7 +193,7 @@ class Prompts:
         return bool(sample.input_ids) and self.format == "completion"
 
     def sent(self, sample: Sample) -> str | list[int] | list[dict[str, str]]:
-        """Return what a server is sent: the prompt, its ids if it was cut, or messages."""
+        """Return what a server is sent: a prompt, its ids if cut, or messages."""
         if self.format == "messages":
             return _turns(sample)
         return self.ids(sample) if self._is_cut(sample) else self.text(sample)
@@ -226,8 +226,8 @@ class Prompts:
         return text if sample.stop is None else text.split(sample.stop, 1)[0]
 
     def _after_reasoning(self, text: str) -> str:
-        # Everything up to the last closing tag is reasoning; a text that never closes it
-        # has no answer.
+        # Everything up to the last closing tag is reasoning; a text that never closes
+        # it has no answer.
         if _CLOSE in text:
             return text.rpartition(_CLOSE)[2].lstrip()
         if _OPEN in text:
@@ -292,7 +292,7 @@ def load_tokenizer(name: str, options: ModelOptions) -> Any:
             where="--prompt-format chat",
             problem=f"{name} has no chat template",
             fix="leave the option out for a base model, or name the folder of an "
-            "instruction-tuned one (of a server: --tokenizer FOLDER, or --prompt-format "
-            "messages)",
+            "instruction-tuned one (of a server: --tokenizer FOLDER, or "
+            "--prompt-format messages)",
         )
     return tokenizer

@@ -1,8 +1,8 @@
 """Report: tables and figures of results, models side by side.
 
-In:  results directories. Out: tables on the console or as files, figures as SVG and PNG.
-Every figure is a function of results that draws on a page, and nothing where there are no
-results for it.
+In:  results directories. Out: tables on the console or as files, figures as SVG and
+PNG. Every figure is a function of results that draws on a page, and nothing where there
+are no results for it.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def read(
         raise EvaluateError(
             where=mixed[0].where,
             problem=f"{mixed[0].difference}{more}",
-            fix="evaluate them in the same way, or give --mixed, which compares them and "
-            "marks none as best",
+            fix="evaluate them in the same way, or give --mixed, which compares them "
+            "and marks none as best",
         )
     return results
 
@@ -127,8 +127,8 @@ def _check_labels(results: Sequence[ModelResults]) -> None:
             raise EvaluateError(
                 where="report",
                 problem=f"two results have the label {name!r}",
-                fix="evaluate one of them again with another --label (finished tasks are "
-                "reused)",
+                fix="evaluate one of them again with another --label (finished tasks "
+                "are reused)",
             )
 
 
@@ -270,7 +270,7 @@ def _shots_panels(results: Sequence[ModelResults]) -> dict[str, list[_Line]]:
 
 def _by_shots(model: ModelResults, task: Task) -> _Line:
     points: list[tuple[float, float]] = []
-    for result in model.of(task.name):
+    for result in model.of_task(task.name):
         # Imported results hold no samples that say the shots.
         for sample in result.values["samples"][:1]:
             shots = sample.get("details", {}).get("shots")
@@ -283,7 +283,7 @@ def _attention(results: Sequence[ModelResults]) -> _Bars:
     """Return each model's attention on the first third, and its score in LongQA."""
     rows = []
     for model in results:
-        shares = [result.score for result in model.of("attention")]
+        shares = [result.score for result in model.of_task("attention")]
         if shares:
             tasks = tasks_of("LongQA")
             scores = [_value(model, tasks, length) for length in lengths_of([model])]
@@ -339,7 +339,7 @@ def _by_setting(results: Sequence[ModelResults]) -> _Page | None:
 def drawn(
     draw: Callable[..., None], *arguments: object, **keywords: object
 ) -> _Page | None:
-    """Return the page that a function draws, as SVG and PNG; None if it draws nothing."""
+    """Return what a function draws, as SVG and PNG; None if it draws nothing."""
     matplotlib = required("matplotlib")
     figure_class = required("matplotlib.figure").Figure
     # The same results give the same bytes: fixed ids, no date; text stays text.
@@ -518,7 +518,7 @@ def _dependence(figure: Figure, results: Sequence[ModelResults]) -> None:
     """
     measured = []
     for model in results:
-        measured += [(model.name, result) for result in model.of("dependency")]
+        measured += [(model.name, result) for result in model.of_task("dependency")]
     if not measured:
         return
     axes = figure.subplots()
@@ -581,7 +581,7 @@ def _needle_map(figure: Figure, model: ModelResults) -> None:
 def _needles_found(model: ModelResults) -> dict[tuple[float, int], list[float]]:
     """Return the shares found of each depth in percent and length."""
     found_at: dict[tuple[float, int], list[float]] = {}
-    for result in (*model.of("needle"), *model.of("needle_35")):
+    for result in (*model.of_task("needle"), *model.of_task("needle_35")):
         for sample in result.values["samples"]:
             if not sample.get("refused"):
                 depth = float(sample["details"]["depth"])

@@ -1,15 +1,15 @@
 """Results: what an evaluation writes, one JSON per task and length.
 
 RESULTS/evaluation.json                 the model, and its label
-RESULTS/<task>/<length>.json            finished: the score, and every sample with prompt
-                                        hash, answer, references and scores
+RESULTS/<task>/<length>.json            finished: the score, and every sample with
+                                        prompt hash, answer, references and scores
 RESULTS/<task>/<length>.partial.jsonl   unfinished: what the results depend on, then one
                                         line per sample
 
-Intervals are 95 % percentile bootstraps over questions. Differences are tested by a paired
-permutation test: under the null hypothesis the difference of two models on a question has
-either sign with equal probability. Questions that belong together (HELMET asks one question
-at several depths) are resampled, and change their sign, together.
+Intervals are 95 % percentile bootstraps over questions. Differences are tested by a
+paired permutation test: under the null hypothesis the difference of two models on a
+question has either sign with equal probability. Questions that belong together (HELMET
+asks one question at several depths) are resampled, and change their sign, together.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _resampled(
     sums = np.bincount(groups, values * weights)
     counts = np.bincount(groups, weights)
     # Which groups each replicate holds, drawn with replacement, shape (_REPLICATES,
-    # groups). The generator depends on the key and the number of groups, so an interval is
-    # the same in every report.
+    # groups). The generator depends on the key and the number of groups, so an interval
+    # is the same in every report.
     rng = rng_for(0, "bootstrap", f"{key} {len(sums)}")
     count = len(sums)
     picked = rng.integers(count, size=(_REPLICATES, count))
@@ -153,8 +153,8 @@ class Result:
         """Each question's outcome in percent and the number of its group.
 
         Both of shape (n,); empty where they are unknown. Questions of a group share a
-        context. A refused one counts as 0. A judgement that could not be read is left out,
-        as HELMET does.
+        context. A refused one counts as 0. A judgement that could not be read is left
+        out, as HELMET does.
         """
         if "outcomes" in self.values:
             # A probe's, in the unit of its score.
@@ -165,8 +165,8 @@ class Result:
         groups: list[int] = []
         group_numbers: dict[Any, int] = {}
         for index, sample in enumerate(self.values.get("samples", ())):
-            # A question that is left out has a group too, so that two models' groups have
-            # the same numbers.
+            # A question that is left out has a group too, so that two models' groups
+            # have the same numbers.
             name = sample.get("details", {}).get("group", f"question {index}")
             group = group_numbers.setdefault(name, len(group_numbers))
             share = self._share(sample)
@@ -221,11 +221,11 @@ class Score:
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
-        """The bootstrap 95 % interval; None where the outcomes of a part are unknown."""
+        """The bootstrap 95 % interval; None where outcomes are unknown."""
         if not self.parts:
             return None
-        # Parts are resampled independently: replicate i of the mean is the mean of their
-        # replicates i.
+        # Parts are resampled independently: replicate i of the mean is the mean of
+        # their replicates i.
         replicates = np.zeros(_REPLICATES)
         for weight, part in self.parts:
             outcomes, _ = part.outcomes
@@ -245,15 +245,15 @@ class Score:
 
     @property
     def refused(self) -> int:
-        """The number of questions that were not asked because no prompt fits the length.
+        """The number of questions that no prompt of the length was made for.
 
-        They count as 0.
+        They were not asked, and count as 0.
         """
         return sum(int(part.values.get("refused", 0)) for _, part in self.parts)
 
 
 def of_answers(answers: Mapping[str, str]) -> Score:
-    """Return the mean over tasks of the percentage of right answers, each a 1 or a 0."""
+    """Return the mean over tasks of the right answers, each a 1 or a 0, in percent."""
     scores = []
     for task, right in answers.items():
         outcomes = [100 * int(answer) for answer in right]
@@ -333,19 +333,19 @@ class ModelResults:
         path = Path(str(self.model["name"]))
         return str(self.model.get("label") or path.name)
 
-    def of(self, task: str) -> list[Result]:
+    def of_task(self, task: str) -> list[Result]:
         return [result for result in self.finished if result.task == task]
 
     def score(self, task: str, length: int | None) -> Score | None:
         """Return a task's score at a length; None where it was not measured."""
-        for result in self.of(task):
+        for result in self.of_task(task):
             if result.length == length:
                 return result.measured
         return None
 
     def scored_by(self, task: str) -> set[str]:
         """Return the metrics or judges of a task, over its lengths."""
-        return {result.scored_by for result in self.of(task)}
+        return {result.scored_by for result in self.of_task(task)}
 
 
 def fingerprint(values: Json) -> str:
@@ -393,8 +393,8 @@ def write_index(folder: Path, model: Json) -> None:
         if {**before, **for_reports} != {**identity, **for_reports}:
             raise EvaluateError(
                 where=folder,
-                problem=f"it holds results of another model, {before.get('name')}, or of "
-                "the same one with other options",
+                problem=f"it holds results of another model, {before.get('name')}, or "
+                "of the same one with other options",
                 fix="give another --out, or delete the folder",
             )
         for name, value in for_reports.items():
@@ -421,15 +421,17 @@ def read_finished(path: Path) -> Result:
             problem=f"the file is damaged ({error})",
             fix="delete it and evaluate again",
         ) from None
-    number = (int, float)
-    checked = _checked(values, path, task=str, length=(int, NoneType), score=number)
+    checked = _checked(
+        values, path, task=str, length=(int, NoneType), score=(int, float)
+    )
     return Result(path, checked)
 
 
 def _checked(values: Any, path: Path, **fields: type | tuple[type, ...]) -> Json:
     """Return the values of a file.
 
-    Raises EvaluateError if a field lacks its type, or if another version wrote the file.
+    Raises EvaluateError if a field lacks its type, or if another version wrote the
+    file.
     """
     is_ours = isinstance(values, dict)
     for name, kind in fields.items():
@@ -445,8 +447,8 @@ def _checked(values: Any, path: Path, **fields: type | tuple[type, ...]) -> Json
         version = values.get("nextlong", "unknown")
         raise EvaluateError(
             where=path,
-            problem=f"it has results of format {values.get('format')} and this nextlong "
-            f"reads {FORMAT}",
+            problem=f"it has results of format {values.get('format')} and this "
+            f"nextlong reads {FORMAT}",
             fix="evaluate again into another --out, or use the version that wrote it "
             f"({version})",
         )
@@ -519,8 +521,8 @@ def _whole_lines(path: Path) -> Iterator[Json]:
     """Yield the values of a file of JSON lines, up to a torn or damaged one."""
     if not path.is_file():
         return
-    # Not splitlines: an answer may hold U+2028, which does not end a line here. After the
-    # last line end there may be a torn line.
+    # Not splitlines: an answer may hold U+2028, which does not end a line here. After
+    # the last line end there may be a torn line.
     for line in path.read_bytes().split(b"\n")[:-1]:
         try:
             yield json.loads(line.decode("utf-8", errors="replace"))

@@ -1,8 +1,8 @@
 """Run: tasks × lengths, one at a time, each sample answered once.
 
 In:  a model and settings. Out: a results directory (`results.py`). Interrupted at any
-time, it resumes with the first sample that is not on the disk; a finished evaluation does
-nothing.
+time, it resumes with the first sample that is not on the disk; a finished evaluation
+does nothing.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def evaluate(
 ) -> results.ModelResults:
     """Answer what is missing and return all results.
 
-    Raises EvaluateError, before the first task begins, for missing files and for a probe
-    that cannot be measured on this model, and IncompleteError at the end for tasks that
-    no sample could be made for; the others are measured.
+    Raises EvaluateError, before the first task begins, for missing files and for a
+    probe that cannot be measured on this model, and IncompleteError at the end for
+    tasks that no sample could be made for; the others are measured.
     """
     # First without the model, which may take minutes to load, then with its context.
     check(settings, context=None)
@@ -118,7 +118,7 @@ def _without_option(reason: EvaluateError) -> str:
 def _incomplete(
     failures: Sequence[EvaluateError], *, total: int, out: Path
 ) -> IncompleteError:
-    """Return the error that some of the tasks were not measured, with the first reason."""
+    """Return the error that some tasks were not measured, with the first reason."""
     first = failures[0]
     fix = first.fix
     if len(failures) > 1:
@@ -232,7 +232,7 @@ class _Session:
         return _means(task, partial.samples, request.length)
 
     def _dependencies(self, task: Task | Probe, length: int | None) -> Json:
-        """Return what a result depends on, the hash of each file that is read among it."""
+        """Return what a result depends on, among it the hash of every file read."""
         settings = self.settings
         data = settings.data
         sources = set()
@@ -261,7 +261,7 @@ class _Session:
 
 
 def _finished_score(final: Path, fingerprint: str) -> float:
-    """Return the score of a finished file; raise EvaluateError if it is of other settings."""
+    """Return the score of a finished file; raise if it is of other settings."""
     result = results.read_finished(final)
     if result.values["fingerprint"] != fingerprint:
         raise EvaluateError(
@@ -287,8 +287,8 @@ def _means(task: Task, lines: Sequence[Json], length: int) -> Json:
     if not answered:
         reason = EvaluateError(
             where="--lengths",
-            problem=f"no sample of {task.name} fits {length:,} tokens of this tokenizer, "
-            f"{len(lines)} were refused",
+            problem=f"no sample of {task.name} fits {length:,} tokens of this "
+            f"tokenizer, {len(lines)} were refused",
             fix="give a greater length, or leave the task out",
         )
         raise NotMeasuredError(reason)

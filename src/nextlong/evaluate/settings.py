@@ -1,7 +1,7 @@
 """Settings: what an evaluation measures, checked before anything is measured.
 
-In:  the tasks, lengths, files and model that the user named. Out: the pairs of a task and
-a length, or an error that names what is missing.
+In:  the tasks, lengths, files and model that the user named. Out: the pairs of a task
+and a length, or an error that names what is missing.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class EvaluationSettings:
 def check(settings: EvaluationSettings, *, context: int | None) -> None:
     """Raise EvaluateError where the settings cannot be measured.
 
-    That is: a missing run, a probe of a model on a server, a length beyond the `context`
-    of the model (None: unknown), or missing files, all of them in one error.
+    That is: a missing run, a probe of a model on a server, a length beyond the
+    `context` of the model (None: unknown), or missing files, all of them in one error.
     """
     for task in settings.tasks:
         _check_task(task, settings)

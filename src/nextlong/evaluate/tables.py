@@ -1,15 +1,15 @@
 """Tables: results as rows, with the models side by side, as text, Markdown or LaTeX.
 
-In:  results directories that were read. Out: tables by category, task, part and probe, and
-the paper's columns (§4.1, Tables 1, 2).
+In:  results directories that were read. Out: tables by category, task, part and probe,
+and the paper's columns (§4.1, Tables 1, 2).
 
-A cell that was not measured is a dash; a score is followed by its bootstrap 95 % interval,
-a row by its number of questions. A score is bold if it is greater than every other of its
-column and differs from each significantly (`results.is_better`).
+A cell that was not measured is a dash; a score is followed by its bootstrap 95 %
+interval, a row by its number of questions. A score is bold if it is greater than every
+other of its column and differs from each significantly (`results.is_better`).
 
-The paper's average is the mean of HELMET's five categories and RULER, each the mean over
-its tasks, over the lengths 8K to 128K; it gives the 62.58 and 65.76 of the paper from its
-own columns. Two columns exist in two protocols, which are never mixed.
+The paper's average is the mean of HELMET's five categories and RULER, each the mean
+over its tasks, over the lengths 8K to 128K; it gives the 62.58 and 65.76 of the paper
+from its own columns. Two columns exist in two protocols, which are never mixed.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ Row = tuple[str, tuple[Cell, ...]]
 class ScoreTable:
     """A title, a caption, and named columns and rows of numbers.
 
-    rows_are: "rivals" of which each column has a best one, or "parts" that nobody compares
+    rows_are: "rivals" of which each column has a best one, or "parts" that nobody
+    compares
     """
 
     title: str
@@ -85,7 +86,7 @@ class ScoreTable:
         return rows
 
     def _is_best(self, index: int, column: int) -> bool:
-        """Return whether a row's score is significantly above all others of a column."""
+        """Return whether a row's score is significantly the best of a column."""
         cells = [cells[column] for _, cells in self.rows]
         cell = cells.pop(index)
         if self.rows_are != "rivals" or not isinstance(cell, Score):
@@ -260,8 +261,8 @@ def _of_the_paper(results: Sequence[ModelResults]) -> ScoreTable:
     categories = _paper_columns(results)
     rows = []
     for model in results:
-        # Each cell is a mean over lengths of means over tasks, as in Tables 1 and 2; one
-        # missing part leaves a dash.
+        # Each cell is a mean over lengths of means over tasks, as in Tables 1 and 2;
+        # one missing part leaves a dash.
         scores = []
         for category in categories:
             tasks = tasks_of(category)
@@ -295,7 +296,7 @@ def _paper_columns(results: Sequence[ModelResults]) -> list[str]:
     """
     measured = set()
     for task in all_tasks().values():
-        if any(model.of(task.name) for model in results):
+        if any(model.of_task(task.name) for model in results):
             measured.add(task.category)
     columns = []
     for category in CATEGORIES:
@@ -323,8 +324,8 @@ def _of_helmet(results: Sequence[ModelResults]) -> ScoreTable:
                 rows.append((name, (average, *by_category)))
     return ScoreTable(
         title="HELMET, all seven categories",
-        caption="Percent; the average is HELMET's, over its seven categories. How LongQA, "
-        "Cite and Summ are scored: by task, below.",
+        caption="Percent; the average is HELMET's, over its seven categories. How "
+        "LongQA, Cite and Summ are scored: by task, below.",
         columns=("Avg.", *_HELMET),
         rows=tuple(rows),
         rows_are="parts",
@@ -375,7 +376,7 @@ def _by_part(results: Sequence[ModelResults], task: Task) -> ScoreTable:
     """Return the scores of a task over parts of its samples."""
     rows = []
     for model in results:
-        for result in model.of(task.name):
+        for result in model.of_task(task.name):
             cells: list[Cell] = [result.measured]
             for _, detail, value in task.splits:
                 cells.append(_part_score(result, task, detail, value))
@@ -384,8 +385,8 @@ def _by_part(results: Sequence[ModelResults], task: Task) -> ScoreTable:
     details = dict.fromkeys(detail for _, detail, _ in task.splits)
     return ScoreTable(
         title=f"{task.name} by {' and '.join(details)}",
-        caption=f"{task.metric}, percent; refused questions count as 0 in every column. "
-        f"{task.about}",
+        caption=f"{task.metric}, percent; refused questions count as 0 in every "
+        f"column. {task.about}",
         columns=("Overall", *(heading for heading, _, _ in task.splits)),
         rows=tuple(rows),
     )
@@ -420,7 +421,7 @@ def _of_probe(results: Sequence[ModelResults], probe: Probe) -> ScoreTable:
     """Return a probe's scores, a row per result and part."""
     rows: list[Row] = []
     for model in results:
-        for result in model.of(probe.name):
+        for result in model.of_task(probe.name):
             length = None if result.length is None else short(result.length)
             for part, scores in probe.rows(result.values):
                 name = ", ".join(filter(None, (model.name, length, part)))
@@ -439,7 +440,7 @@ def _of_probe(results: Sequence[ModelResults], probe: Probe) -> ScoreTable:
 
 
 def _probe_cell(probe: Probe, result: Result, scores: Json, key: str) -> Cell:
-    """Return a score: with its questions where they are known, or the probe's interval."""
+    """Return a score, with its questions where they are known."""
     is_metric = key == probe.metric
     if is_metric and scores is result.values["scores"]:
         return result.measured

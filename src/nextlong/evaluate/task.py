@@ -1,8 +1,8 @@
 """Task: a generator of prompts with known answers that fit a length, and a scorer.
 
-The samples of (task, length, tokenizer, seed, data) are always the same, so an interrupted
-evaluation resumes where it stopped. Each file of the folder `tasks` declares its tasks and
-probes in `TASKS`; nothing else knows their names.
+The samples of (task, length, tokenizer, seed, data) are always the same, so an
+interrupted evaluation resumes where it stopped. Each file of the folder `tasks`
+declares its tasks and probes in `TASKS`; nothing else knows their names.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class TextTokenizer:
             raise EvaluateError(
                 where=f"--tokenizer {source}",
                 problem=f"it cannot be read ({error})",
-                fix="give a tokenizer.json, a folder with one, or the name of a tokenizer "
-                "on the hub",
+                fix="give a tokenizer.json, a folder with one, or the name of a "
+                "tokenizer on the hub",
             ) from None
 
     def __post_init__(self) -> None:
@@ -90,8 +90,8 @@ class TextTokenizer:
     @cached_property
     def prefix(self) -> tuple[int, ...]:
         """The special ids that the tokenizer puts before a text."""
-        # Whatever precedes the ids of the text itself; what follows them (EOS) would end
-        # the prompt, so it is left out.
+        # Whatever precedes the ids of the text itself; what follows them (EOS) would
+        # end the prompt, so it is left out.
         with_special = self.backend.encode("a").ids
         without = self.encode("a")
         for start in range(len(with_special)):
@@ -113,10 +113,10 @@ class Sample:
     The answer continues `prompt` and `answer_prefix`; a chat model gets `prompt` as the
     user's turn.
 
-    input_ids: the ids of a prompt that was cut between tokens: `prompt` is the same cut in
-        characters, but it may be tokenized differently
-    turns: the roles and contents of a conversation for a chat model; `prompt` is the same
-        as one text
+    input_ids: the ids of a prompt that was cut between tokens: `prompt` is the same cut
+        in characters, but it may be tokenized differently
+    turns: the roles and contents of a conversation for a chat model; `prompt` is the
+        same as one text
     """
 
     prompt: str
@@ -144,8 +144,8 @@ class Sample:
 class TaskRequest:
     """A request for `samples` questions of at most `length` tokens.
 
-    Answer and the `overhead` of a chat template included. A probe calls `advance` with the
-    number of samples that it has measured.
+    Answer and the `overhead` of a chat template included. A probe calls `advance` with
+    the number of samples that it has measured.
     """
 
     length: int
@@ -200,11 +200,11 @@ class Measurement:
 
     Reports have one table per suite and one per category.
 
-    metric: names the score that counts
-    lengths: those that the benchmark defines, () for any, None for a measurement without
+    metric: names the score that counts lengths: those that the benchmark defines, ()
+    for any, None for a measurement without
         lengths
-    usual_length: the only one unless the user names lengths
-    files, files_at, optional: files that are read at each length, at one, and where they
+    usual_length: the only one unless the user names lengths files, files_at, optional:
+    files that are read at each length, at one, and where they
         exist
     reads: whether a run (`--run`) is needed
     about: printed below the table
@@ -236,8 +236,8 @@ class Task(Measurement):
 
     make: yields samples, and None for one that cannot be made to fit: this one, and a
         sample that does not fit with its answer, is refused and scores 0
-    follow_up: turns an answer into the question whose answer is scored
-    splits: adds a table of the score over parts of the samples: the heading of a column,
+    follow_up: turns an answer into the question whose answer is scored splits: adds a
+    table of the score over parts of the samples: the heading of a column,
         the name of a detail, and the value that it has in that part
     """
 
