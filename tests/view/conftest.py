@@ -1,7 +1,7 @@
 import pytest
 
 import nextlong
-from nextlong.view.pages import Variants
+from nextlong.view.variants import Variants
 
 
 @pytest.fixture(scope="module")

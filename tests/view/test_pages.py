@@ -141,7 +141,7 @@ def test_a_heading_sorts_and_sorts_back(variants):
 
 
 def test_a_filter_stands_in_the_form_and_in_the_links(variants):
-    page = listed(variants, Query(least=-0.5, name="a", text="the"), most=2)
+    page = listed(variants, Query(least=-0.5, name="a", text="the"), limit=2)
     assert (page.fields["least"], page.fields["most"], page.fields["name"]) == (
         "-0.5",
         "",
@@ -156,7 +156,7 @@ def test_a_filter_stands_in_the_form_and_in_the_links(variants):
     }
     rest = listed(variants, first=11)
     assert [row[0] for row in rest.body] == ["11"]
-    assert any("after=0" in link for link in listed(variants, first=11, most=11).links)
+    assert any("after=0" in link for link in listed(variants, first=11, limit=11).links)
 
 
 def test_how_many_match_is_said(variants):
@@ -277,7 +277,7 @@ def test_what_was_marked_is_said_where_it_is(own_run):
 
 
 def test_two_variants_stand_side_by_side(own_run, recipe_for):
-    from nextlong.view.pages import Variants
+    from nextlong.view.variants import Variants
 
     nextlong.run(
         recipe_for(own_run)
@@ -315,10 +315,10 @@ def test_every_reason_is_listed_with_its_count(variants):
 
 def test_examples_of_a_reason_lead_to_the_documents(variants, monkeypatch):
     entries = [
-        filtered._Entry("one", 7, "beside it", 8),
-        filtered._Entry("two", detail="why"),
+        filtered.Entry("one", 7, "beside it", 8),
+        filtered.Entry("two", detail="why"),
     ]
-    kind = filtered._Kind(
+    kind = filtered.Kind(
         "k", "chunks", "a reason", 1234, lambda: iter(entries), is_sampled=True
     )
     monkeypatch.setattr(filtered, "kinds", lambda run: [kind])

@@ -30,13 +30,13 @@ def lead(sequence):
 
 
 def found(run, query, **options):
-    return SequenceIndex(run).find(query, **{"most": 100, **options})
+    return SequenceIndex(run).find(query, **{"limit": 100, **options})
 
 
 def test_without_a_filter_rows_are_numbers_alone(run, monkeypatch):
     monkeypatch.setattr(SequenceIndex, "_know", None)
-    assert found(run, Query(), first=3, most=4) == ([3, 4, 5, 6], 12, 12, True)
-    assert found(run, Query(), first=10, most=4).numbers == [10, 11]
+    assert found(run, Query(), first=3, limit=4) == ([3, 4, 5, 6], 12, 12, True)
+    assert found(run, Query(), first=10, limit=4).numbers == [10, 11]
 
 
 def test_cosines_are_bounded(run, sequences):
@@ -84,7 +84,7 @@ def test_one_chunk_has_to_contain_all_words_or_the_phrase(run, sequences, text, 
         return any(all(term in chunk for term in terms) for chunk in chunks)
 
     own = SequenceIndex(run)
-    matches = own.find(Query(text=text), most=100).numbers
+    matches = own.find(Query(text=text), limit=100).numbers
     assert set(matches) >= {
         n for n, sequence in enumerate(sequences) if contains(sequence)
     }  # the last negative is cut
@@ -100,7 +100,7 @@ def test_a_column_sorts_both_ways(run, sequences):
     by_cosine = sorted(range(len(sequences)), key=lambda n: cosine(sequences[n]))
     assert found(run, Query(), sort="cosine").numbers == by_cosine
     assert (
-        found(run, Query(), sort="-cosine", first=2, most=3).numbers
+        found(run, Query(), sort="-cosine", first=2, limit=3).numbers
         == by_cosine[::-1][2:5]
     )
     chunks = [sum(span.doc_id >= 0 for span in own.spans) for own in sequences]
@@ -111,9 +111,9 @@ def test_a_column_sorts_both_ways(run, sequences):
 
 def test_a_random_sample_is_fixed_by_its_seed(run):
     one, other = (
-        found(run, Query(), sort=f"random-{seed}", most=8).numbers for seed in (1, 2)
+        found(run, Query(), sort=f"random-{seed}", limit=8).numbers for seed in (1, 2)
     )
-    assert one == found(run, Query(), sort="random-1", most=8).numbers
+    assert one == found(run, Query(), sort="random-1", limit=8).numbers
     assert one != other
     assert len(set(one)) == 8
     assert set(found(run, Query(least=-1.0), sort="random-3").numbers) == set(range(12))
@@ -125,7 +125,7 @@ def test_a_search_stops_when_its_time_is_up_and_continues_where_it_was(
     monkeypatch.setattr(index, "_BLOCK_TOKENS", 2 * 2048)
     own, read = SequenceIndex(run), [0]
     while read[-1] < len(run):
-        answer = own.find(Query(least=-1.0), most=100, seconds=0.0)
+        answer = own.find(Query(least=-1.0), limit=100, seconds=0.0)
         assert answer.numbers == list(range(answer.read))
         assert 1 <= answer.read - read[-1] <= 2
         assert answer.is_complete == (answer.read == len(run))
@@ -135,8 +135,8 @@ def test_a_search_stops_when_its_time_is_up_and_continues_where_it_was(
 def test_queries_that_are_no_longer_held_are_answered_again(run):
     own = SequenceIndex(run)
     for number in range(20):
-        assert own.find(Query(least=-1.0 - number / 100), most=2).matches == 12
-    assert own.find(Query(least=-1.0), most=2).matches == 12
+        assert own.find(Query(least=-1.0 - number / 100), limit=2).matches == 12
+    assert own.find(Query(least=-1.0), limit=2).matches == 12
 
 
 def test_histograms_count_every_match(run, sequences):

@@ -5,13 +5,12 @@ import pytest
 import nextlong
 from nextlong.errors import RunError
 from nextlong.picture import pieces
-from nextlong.view import pages
-from nextlong.view.pages import Variants, _OpenVariant
+from nextlong.view.variants import KEPT_SEQUENCES, OpenVariant, Variants
 
 
 @pytest.fixture
 def variant(shared_run):
-    return _OpenVariant(nextlong.open(shared_run))
+    return OpenVariant(nextlong.open(shared_run))
 
 
 def test_the_sequences_that_were_looked_at_last_stay_in_memory(variant, monkeypatch):
@@ -22,14 +21,14 @@ def test_the_sequences_that_were_looked_at_last_stay_in_memory(variant, monkeypa
         "sequence",
         lambda _, number: read.append(number) or real(number),
     )
-    variant = _OpenVariant(variant.run)
+    variant = OpenVariant(variant.run)
     first = variant.sequence(0)
-    for number in range(1, pages._HELD_SEQUENCES):
+    for number in range(1, KEPT_SEQUENCES):
         variant.sequence(number)
     assert variant.sequence(0) is first  # and is now the youngest
-    variant.sequence(pages._HELD_SEQUENCES)
+    variant.sequence(KEPT_SEQUENCES)
     assert variant.sequence(0) is first
-    assert read == list(range(pages._HELD_SEQUENCES + 1))
+    assert read == list(range(KEPT_SEQUENCES + 1))
     variant.sequence(1)  # which had to make room
     assert read[-1] == 1
 

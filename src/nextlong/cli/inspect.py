@@ -208,7 +208,7 @@ def view(args: argparse.Namespace) -> None:
     check_installed("view", "starlette", "uvicorn", extra="view")
     run = nextlong.open(args.run)
     if args.export:
-        from nextlong.view.pages import export
+        from nextlong.view.export import export
 
         sequences, pages = export(run, args.export, first=args.first)
         outcome = {"folder": str(args.export), "sequences": sequences, "pages": pages}

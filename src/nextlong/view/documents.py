@@ -1,11 +1,13 @@
-"""Documents: search the corpus for documents by text or name, batch by batch, read the chunks of one, and mark bad ones.
+"""Documents: search the corpus by text or name, read the chunks of a document, mark it.
 
-In:  DOCUMENTS and CHUNKS, and a query. Out: documents, and where to continue. A document matches if it contains all words and
-quoted phrases of the query (`supply "market price"`); case is ignored.
+In:  DOCUMENTS and CHUNKS, and a query. Out: documents, and where to continue: batches are
+searched one by one. A document matches if it contains all words and quoted phrases of the
+query (`supply "market price"`); case is ignored.
 
-Marks are in `RUN/marks.jsonl`, one JSON object per line: `source`, and `id` unless the whole source is marked; `note`;
-`sequence` if a sequence was marked, which means the document that it is about. `ingest.exclude: RUN/marks.jsonl` in a recipe
-excludes these documents from the next run.
+Marks are in `RUN/marks.jsonl`, one JSON object per line: `source`, and `id` unless the
+whole source is marked; `note`; `sequence` if a sequence was marked, which means the
+document that it is about. `ingest.exclude: RUN/marks.jsonl` in a recipe excludes these
+documents from the next run.
 """
 
 from __future__ import annotations
@@ -33,7 +35,9 @@ from nextlong.text import Json
 
 _TERM: Final = re.compile(r'"([^"]+)"?|(\S+)')
 MARKS_FILE: Final = "marks.jsonl"
-_BEFORE, _AFTER = 60, 160  # characters of a snippet around the first term
+# Characters of a snippet around the first term.
+_BEFORE: Final = 60
+_AFTER: Final = 160
 
 
 def parse(text: str) -> list[str]:
@@ -45,45 +49,58 @@ def contain(
     texts: NDArray[Any] | Sequence[str] | pa.Array, text: str
 ) -> NDArray[np.bool_]:
     """Return which of n texts contain every term, shape (n,)."""
-    column = (
-        texts if isinstance(texts, pa.Array) else pa.array(texts, pa.large_string())
-    )
-    contains = np.ones(len(column), np.bool_)
+    if not isinstance(texts, pa.Array):
+        texts = pa.array(texts, pa.large_string())
+    contains = np.ones(len(texts), np.bool_)
     for term in parse(text):
-        contains &= np.asarray(pc.match_substring(column, term, ignore_case=True))
+        contains &= _contain_term(texts, term)
     return contains
 
 
+def _contain_term(column: pa.Array, term: str) -> NDArray[np.bool_]:
+    return np.asarray(pc.match_substring(column, term, ignore_case=True))
+
+
 def snippet(text: str, query: str) -> list[tuple[str, bool]]:
-    """Return the text around the first term, else its beginning, in pieces, with whether each is a term."""
+    """Return the text around the first term, else its beginning, in pieces.
+
+    With each piece comes whether it is a term.
+    """
     terms = sorted(parse(query), key=len, reverse=True)
-    pattern = (
-        re.compile(f"({'|'.join(map(re.escape, terms))})", re.IGNORECASE)
-        if terms
-        else None
-    )
-    first = pattern.search(text) if pattern else None
-    start = max(0, first.start() - _BEFORE) if first else 0
-    end = (first.end() if first else 0) + _AFTER
-    shown = (
-        ("…" if start else "")
-        + " ".join(text[start:end].split())
-        + ("…" if end < len(text) else "")
-    )
+    if not terms:
+        return [(_cut(text, 0, _AFTER), False)]
+    alternatives = "|".join(map(re.escape, terms))
+    pattern = re.compile(f"({alternatives})", re.IGNORECASE)
+    start = 0
+    end = _AFTER
+    first = pattern.search(text)
+    if first is not None:
+        start = max(0, first.start() - _BEFORE)
+        end = first.end() + _AFTER
     # `re.split` with a group returns the texts between terms and the terms in turn.
-    return [
-        (piece, place % 2 == 1)
-        for place, piece in enumerate(pattern.split(shown) if pattern else [shown])
-    ]
+    pieces = pattern.split(_cut(text, start, end))
+    return [(piece, index % 2 == 1) for index, piece in enumerate(pieces)]
+
+
+def _cut(text: str, start: int, end: int) -> str:
+    """Return a part of a text on one line, with ellipses where it was cut."""
+    shown = " ".join(text[start:end].split())
+    before = "…" if start else ""
+    after = "…" if end < len(text) else ""
+    return f"{before}{shown}{after}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """Conditions on a sequence, a document or a chunk; None and "" match everything, and case is ignored.
+    """Conditions on a sequence, a document or a chunk.
 
-    `text` has the words and quoted phrases that a document, or a chunk of a sequence, must contain. For a sequence, `least` and
-    `most` limit its mean cosine, `source` and `name` apply to its meta-document or first document, `document` is one that it
-    takes text from, and `about` is its meta-document or one of its documents. For a chunk, they apply to its cosine and document.
+    None and "" match everything, and case is ignored. `text` has the words and quoted
+    phrases that a document, or a chunk of a sequence, must contain.
+
+    For a sequence, `least` and `most` limit its mean cosine, `source` and `name` apply to
+    its meta-document or first document, `document` is one that it takes text from, and
+    `about` is its meta-document or one of its documents. For a chunk, they apply to its
+    cosine and document.
     """
 
     text: str = ""
@@ -107,8 +124,11 @@ class Place(NamedTuple):
     row: int = 0
 
 
-class _MatchingDocuments(NamedTuple):
-    """Documents (doc_id, source, source_id, result of `snippet`), where to continue (None: no more), the searched share."""
+class MatchingDocuments(NamedTuple):
+    """Documents that match, where to continue (None: no more), and the searched share.
+
+    A document has doc_id, source, source_id, text, and what `snippet` returns.
+    """
 
     documents: list[Json]
     next: Place | None
@@ -116,78 +136,114 @@ class _MatchingDocuments(NamedTuple):
 
 
 def search(
-    corpus: CorpusFiles, query: Query, *, first: Place, most: int, seconds: float
-) -> _MatchingDocuments:
-    """Return at most `most` matching documents from `first` on, searching for about `seconds`."""
+    corpus: CorpusFiles, query: Query, *, first: Place, limit: int, seconds: float
+) -> MatchingDocuments:
+    """Return at most `limit` matching documents, searching for about `seconds`.
+
+    The search begins at `first`.
+    """
     until = time.monotonic() + seconds
     documents: list[Json] = []
     shards = len(corpus.documents)
     for shard in range(first.shard, shards):
         with ExitStack() as files:
-            # Texts are decompressed only if the query needs them, because that takes longer than everything else.
-            whole = _open(files, corpus.documents[shard])
-            searched = (
-                whole
-                if query.text
-                else _open(files, corpus.documents[shard], "source", "source_id")
-            )
-            counted = _open(files, corpus.documents[shard], "content_hash")
-            before = 0  # documents of the batches before
-            for number in range(whole.num_record_batches):
-                start, before = before, before + counted.get_batch(number).num_rows
-                if (shard, number) < (first.shard, first.batch):
+            batches = _ShardBatches(files, corpus.documents[shard], query)
+            for index in range(batches.count):
+                if (shard, index) < (first.shard, first.batch):
+                    batches.skip(index)
                     continue
-                is_first = (shard, number) == (first.shard, first.batch)
-                share = (shard + number / whole.num_record_batches) / shards
+                is_first = (shard, index) == (first.shard, first.batch)
+                share = (shard + index / batches.count) / shards
                 if not is_first and time.monotonic() > until:
-                    return _MatchingDocuments(documents, Place(shard, number), share)
-                batch = searched.get_batch(number)
-                # Whether each row of the batch matches; the cheap columns first.
-                fits = np.arange(batch.num_rows) >= (first.row if is_first else 0)
-                if query.name:
-                    fits &= np.asarray(
-                        pc.match_substring(
-                            batch.column("source_id"), query.name, ignore_case=True
-                        )
-                    )
-                if query.text:
-                    fits &= contain(batch.column("text"), query.text)
-                if query.source:
-                    fits &= np.asarray(pc.equal(batch.column("source"), query.source))
-                rows = np.flatnonzero(fits).tolist()
-                if rows and not query.text and len(documents) < most:
-                    batch = whole.get_batch(number)
+                    return MatchingDocuments(documents, Place(shard, index), share)
+                first_row = first.row if is_first else 0
+                batch, rows, doc_row = batches.search(
+                    index, first_row, is_shown=len(documents) < limit
+                )
                 for row in rows:
-                    if len(documents) == most:
-                        return _MatchingDocuments(
-                            documents, Place(shard, number, row), share
-                        )
-                    document = {
-                        name: batch.column(name)[row].as_py()
-                        for name in ("source", "source_id", "text")
-                    }
-                    document["doc_id"] = shard << schemas.SHARD_BITS | (start + row)
-                    documents.append(
-                        document | {"snippet": snippet(document["text"], query.text)}
-                    )
-    return _MatchingDocuments(documents, None, 1.0)
+                    if len(documents) == limit:
+                        after = Place(shard, index, row)
+                        return MatchingDocuments(documents, after, share)
+                    doc_id = shard << schemas.SHARD_BITS | (doc_row + row)
+                    documents.append(_document(batch, row, doc_id, query))
+    return MatchingDocuments(documents, None, 1.0)
+
+
+class _ShardBatches:
+    """The batches of a DOCUMENTS file, searched in their order.
+
+    Texts are decompressed only if the query needs them, because that takes longer than
+    everything else.
+    """
+
+    def __init__(self, files: ExitStack, path: Path, query: Query) -> None:
+        self._query = query
+        self._whole = _open(files, path)
+        self._searched = self._whole
+        if not query.text:
+            self._searched = _open(files, path, "source", "source_id")
+        self._hashes = _open(files, path, "content_hash")  # the cheapest to count
+        self._documents_before = 0
+        self.count: int = self._whole.num_record_batches
+
+    def skip(self, index: int) -> int:
+        """Count a batch; return the number of documents before it."""
+        before = self._documents_before
+        self._documents_before += self._hashes.get_batch(index).num_rows
+        return before
+
+    def search(
+        self, index: int, first_row: int, *, is_shown: bool
+    ) -> tuple[pa.RecordBatch, list[int], int]:
+        """Return a batch, its matching rows from one on, and the documents before it.
+
+        The batch has texts only if a document of it `is_shown`.
+        """
+        before = self.skip(index)
+        query = self._query
+        batch = self._searched.get_batch(index)
+        # Whether each row of the batch matches; the cheap columns first.
+        fits = np.arange(batch.num_rows) >= first_row
+        if query.name:
+            fits &= _contain_term(batch.column("source_id"), query.name)
+        if query.text:
+            fits &= contain(batch.column("text"), query.text)
+        if query.source:
+            fits &= np.asarray(pc.equal(batch.column("source"), query.source))
+        rows = np.flatnonzero(fits).tolist()
+        if rows and not query.text and is_shown:
+            batch = self._whole.get_batch(index)
+        return batch, rows, before
+
+
+def _document(batch: pa.RecordBatch, row: int, doc_id: int, query: Query) -> Json:
+    """Return a row of a batch with all columns as a list shows it."""
+    document: Json = {"doc_id": doc_id}
+    for name in ("source", "source_id", "text"):
+        document[name] = batch.column(name)[row].as_py()
+    document["snippet"] = snippet(document["text"], query.text)
+    return document
 
 
 def _open(files: ExitStack, path: Path, *names: str) -> pa.RecordBatchFileReader:
     """Return a reader of the named columns of a DOCUMENTS file, or of all."""
     fields = [schemas.DOCUMENTS.get_field_index(name) for name in names] or None
     options = pa.ipc.IpcReadOptions(included_fields=fields)
-    return files.enter_context(
-        pa.ipc.open_file(pa.memory_map(str(path)), options=options)
-    )
+    reader = pa.ipc.open_file(pa.memory_map(str(path)), options=options)
+    return files.enter_context(reader)
 
 
 def read(corpus: CorpusFiles, doc_id: int) -> Json | None:
-    """Return a document: source, source_id, metadata, and the texts of its chunks; None if it does not exist."""
-    shard, row = doc_id >> schemas.SHARD_BITS, doc_id & schemas.ROW_MASK
+    """Return a document: source, source_id, metadata, and the texts of its chunks.
+
+    None if it does not exist.
+    """
+    shard = doc_id >> schemas.SHARD_BITS
+    row = doc_id & schemas.ROW_MASK
     if not 0 <= shard < len(corpus.documents):
         return None
-    # The row of each chunk's document, ascending: the chunks of a document are neighbours.
+    # The row of each chunk's document, ascending: the chunks of a document are
+    # neighbours.
     doc_rows = corpus_files.read_chunks(corpus.chunks[shard], ("doc_row",))["doc_row"]
     first, last = np.searchsorted(doc_rows, [row, row + 1]).tolist()
     try:
@@ -198,19 +254,23 @@ def read(corpus: CorpusFiles, doc_id: int) -> Json | None:
         return None
     ids = schemas.pack_ids(shard, np.arange(first, last))
     source, source_id, metadata = (column[0] for column in columns)
-    texts = corpus.texts(ids).tolist() if len(ids) else []
-    document = {"source": str(source), "source_id": str(source_id), "texts": texts}
-    return document | {"metadata": json.loads(metadata) if metadata else {}}
+    return {
+        "source": str(source),
+        "source_id": str(source_id),
+        "texts": corpus.texts(ids).tolist() if len(ids) else [],
+        "metadata": json.loads(metadata) if metadata else {},
+    }
 
 
-def sources(corpus: CorpusFiles, *, most: int) -> list[str]:
-    """Return the names of sources in the first batch of each of the first `most` shards."""
+def sources(corpus: CorpusFiles, *, max_shards: int) -> list[str]:
+    """Return the names of sources in the first batch of each of the first shards."""
     seen: set[str] = set()
-    for path in corpus.documents[:most]:
+    for path in corpus.documents[:max_shards]:
         with ExitStack() as files:
             reader = _open(files, path, "source")
             if reader.num_record_batches:
-                seen.update(reader.get_batch(0).column("source").unique().to_pylist())
+                names = reader.get_batch(0).column("source").unique()
+                seen.update(names.to_pylist())
     return sorted(seen)
 
 
@@ -226,54 +286,64 @@ class Mark:
     @property
     def kind(self) -> str:
         """What was marked."""
-        return "sequence" if self.sequence else "document" if self.id else "source"
+        if self.sequence:
+            return "sequence"
+        return "document" if self.id else "source"
 
     def as_form(self) -> str:
-        """Return the mark without its note as ASCII JSON, which survives forms and pages whatever an id contains."""
-        return json.dumps(
-            {
-                "kind": self.kind,
-                "source": self.source,
-                "id": self.id,
-                "sequence": self.sequence,
-            }
-        )
+        """Return the mark without its note as ASCII JSON.
+
+        It survives forms and pages whatever an id contains.
+        """
+        values = {
+            "kind": self.kind,
+            "source": self.source,
+            "id": self.id,
+            "sequence": self.sequence,
+        }
+        return json.dumps(values)
 
 
 def read_marks(run_dir: Path) -> list[Mark]:
-    """Return the marks of a run directory, the oldest first. Raises RunError for a line that is no mark."""
-    path, marks = run_dir / MARKS_FILE, []
-    # Not `splitlines`: JSON strings may contain an unescaped U+2028, at which that splits.
-    for number, line in enumerate(
-        path.read_text(encoding="utf-8").split("\n") if path.is_file() else (), start=1
-    ):
+    """Return the marks of a run directory, the oldest first.
+
+    Raises RunError for a line that is no mark.
+    """
+    path = run_dir / MARKS_FILE
+    if not path.is_file():
+        return []
+    marks = []
+    # Not `splitlines`: JSON strings may contain an unescaped U+2028, at which that
+    # splits.
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             marks.append(Mark(**json.loads(line)))
         except (ValueError, TypeError) as error:
             raise RunError(
-                f"{path}:{number}: not a mark ({error}); correct or delete the line"
+                where=f"{path}:{number}",
+                problem=f"it is not a mark ({error})",
+                fix="correct or delete the line",
             ) from None
     return marks
 
 
 def change_mark(run_dir: Path, mark: Mark, *, is_set: bool) -> None:
-    """Add a mark, or replace the note of the same one; or remove it, whatever its note says."""
-    with (
-        store.alone(run_dir / MARKS_FILE),
-        store.explained(run_dir / MARKS_FILE),
-    ):  # other viewers wait; a run is not affected
-        kept = [
-            one
-            for one in read_marks(run_dir)
-            if replace(one, note="") != replace(mark, note="")
+    """Add a mark, or replace the note of the same one; or remove it, whatever its note."""
+    path = run_dir / MARKS_FILE
+    # Other viewers wait; a run is not affected.
+    with store.alone(path), store.explained(path):
+        marks = [
+            other
+            for other in read_marks(run_dir)
+            if replace(other, note="") != replace(mark, note="")
         ]
-        lines = [
-            {key: value for key, value in asdict(one).items() if value}
-            for one in [*kept, *[mark] * is_set]
-        ]
-        store.write_file(
-            run_dir / MARKS_FILE,
-            "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines),
-        )
+        if is_set:
+            marks.append(mark)
+        lines = []
+        for one_mark in marks:
+            values = {key: value for key, value in asdict(one_mark).items() if value}
+            lines.append(json.dumps(values, ensure_ascii=False) + "\n")
+        store.write_file(path, "".join(lines))

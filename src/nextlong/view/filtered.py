@@ -1,6 +1,7 @@
-"""Filtered: documents, chunks and drafts that a run filtered out, by reason, with counts and the recorded examples.
+"""Filtered: documents, chunks and drafts that a run filtered out, by reason.
 
-The reasons of the corpus come from the step `filter_report`; they are listed completely where files record each case.
+Each reason has its count and the recorded examples. The reasons of the corpus come from the
+step `filter_report`; they are listed completely where files record each case.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -17,16 +19,21 @@ from nextlong import schemas
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.results import ChunkFiles, IngestFiles
 from nextlong.corpus.decontaminate import DecontaminateFiles
-from nextlong.corpus.filter_report import Example, FilterReason, read_filter_report
+from nextlong.corpus.filter_report import (
+    Example,
+    FilterReason,
+    LeftOut,
+    read_filter_report,
+)
 from nextlong.corpus.select import SelectFiles
 from nextlong.runs.run import Run
 from nextlong.sequences.shortfall import Attempt, describe_length
 
-_NAMED_AT_A_TIME = 64
+_NAMED_AT_A_TIME: Final = 64
 
 
 @dataclass(frozen=True)
-class _Entry:
+class Entry:
     """One filtered-out item: its origin, its document if that was read, and details."""
 
     name: str
@@ -36,98 +43,107 @@ class _Entry:
 
 
 @dataclass(frozen=True)
-class _Kind:
-    """Items filtered out for one reason: their `count`; `entries` yields those that were recorded."""
+class Kind:
+    """Items filtered out for one reason: their `count`.
+
+    `entries` yields those that were recorded.
+    """
 
     key: str
     what: str
     reason: str
     count: int
-    entries: Callable[[], Iterator[_Entry]]
+    entries: Callable[[], Iterator[Entry]]
     is_sampled: bool  # whether only some of each task were recorded
 
 
-def kinds(run: Run) -> list[_Kind]:
-    """Return the reasons for which this run filtered anything out, in the order of the route."""
-    return [kind for kind in (*_of_corpus(run), *_of_drafts(run)) if kind.count]
+def kinds(run: Run) -> list[Kind]:
+    """Return the reasons for which this run filtered anything out.
+
+    They are in the order of the route.
+    """
+    every = chain(_of_corpus(run), _of_drafts(run))
+    return [kind for kind in every if kind.count]
 
 
-def _of_corpus(run: Run) -> Iterator[_Kind]:
+def _of_corpus(run: Run) -> Iterator[Kind]:
     if "filter_report" not in run.steps:
         return
     reasons = read_filter_report(run.steps["filter_report"])
-    by_select = {FilterReason.EXACT, FilterReason.NORMALIZED, FilterReason.OVER}
-    is_alone = len(by_select.intersection(one.reason for one in reasons)) == 1
-    for place, one in enumerate(reasons):
-        # Every entry is listed if files record which items were filtered out for this reason.
-        entries: Callable[[], Iterator[_Entry]] | None = None
-        if one.reason.startswith(FilterReason.REJECTED):
-            entries = partial(
-                _rejects, run, one.reason.removeprefix(FilterReason.REJECTED)
-            )
-        elif one.reason == FilterReason.NEAR_DUPLICATE:
-            entries = partial(_not_kept, run, "near_duplicates", "select")
-        elif one.reason == FilterReason.CONTAMINATED:
-            entries = partial(_contaminated_chunks, run)
-        elif one.reason in by_select and is_alone:
-            entries = partial(_not_kept, run, "select", None)
-        listed = entries or partial(_examples, one.examples)
-        yield _Kind(
-            f"corpus-{place}",
-            one.unit,
-            one.reason,
-            one.count,
-            listed,
-            is_sampled=entries is None,
+    for index, left_out in enumerate(reasons):
+        entries = _recorded(run, left_out, reasons)
+        is_sampled = entries is None
+        yield Kind(
+            key=f"corpus-{index}",
+            what=left_out.unit,
+            reason=left_out.reason,
+            count=left_out.count,
+            entries=entries or partial(_examples, left_out.examples),
+            is_sampled=is_sampled,
         )
 
 
-def _examples(examples: Sequence[Example]) -> Iterator[_Entry]:
-    return (
-        _Entry(one.source_id, detail=" · ".join(filter(None, (one.note, one.head))))
-        for one in examples
-    )
+def _recorded(
+    run: Run, left_out: LeftOut, reasons: Sequence[LeftOut]
+) -> Callable[[], Iterator[Entry]] | None:
+    """Return what lists every item of a reason; None where files do not record them."""
+    reason = left_out.reason
+    if reason.startswith(FilterReason.REJECTED):
+        return partial(_rejects, run, reason.removeprefix(FilterReason.REJECTED))
+    if reason == FilterReason.NEAR_DUPLICATE:
+        return partial(_not_kept, run, "near_duplicates", "select")
+    if reason == FilterReason.CONTAMINATED:
+        return partial(_contaminated_chunks, run)
+    # The step `select` records what it drops, and not for which of its reasons.
+    by_select = {FilterReason.EXACT, FilterReason.NORMALIZED, FilterReason.OVER}
+    present = by_select.intersection(other.reason for other in reasons)
+    if reason in by_select and len(present) == 1:
+        return partial(_not_kept, run, "select", None)
+    return None
 
 
-def _rejects(run: Run, kind: str) -> Iterator[_Entry]:
+def _examples(examples: Sequence[Example]) -> Iterator[Entry]:
+    for example in examples:
+        details = filter(None, (example.note, example.head))
+        yield Entry(example.source_id, detail=" · ".join(details))
+
+
+def _rejects(run: Run, kind: str) -> Iterator[Entry]:
     for path in IngestFiles.of(run.steps).rejects:
-        for row in chain.from_iterable(
-            batch.to_pylist() for _, batch in corpus_files.record_batches(path)
-        ):
-            reject_kind, _, detail = row["reason"].partition(": ")
-            if reject_kind == kind:
-                yield _Entry(f"{row['file']}:{row['line']}", detail=detail)
+        for _, batch in corpus_files.record_batches(path):
+            for row in batch.to_pylist():
+                reject_kind, _, detail = row["reason"].partition(": ")
+                if reject_kind == kind:
+                    yield Entry(f"{row['file']}:{row['line']}", detail=detail)
 
 
-def _not_kept(run: Run, step: str, before: str | None) -> Iterator[_Entry]:
+def _not_kept(run: Run, step: str, before: str | None) -> Iterator[Entry]:
     """Yield the documents that `step` drops and the step `before` keeps."""
     for shard, path in enumerate(SelectFiles(run.steps[step]).keep):
         dropped = ~np.load(path, mmap_mode="r")  # of each document of the shard
         if before is not None:
-            dropped = dropped & np.load(
-                SelectFiles(run.steps[before]).keep[shard], mmap_mode="r"
-            )
+            kept_before = SelectFiles(run.steps[before]).keep[shard]
+            dropped = dropped & np.load(kept_before, mmap_mode="r")
         doc_ids = schemas.pack_ids(shard, np.flatnonzero(dropped))
         # A page shows few, and names are read from the documents.
         for first in range(0, len(doc_ids), _NAMED_AT_A_TIME):
             some = doc_ids[first : first + _NAMED_AT_A_TIME]
-            yield from map(
-                _Entry,
-                corpus_files.source_ids(some, run.corpus.documents).tolist(),
-                some.tolist(),
-            )
+            names = corpus_files.source_ids(some, run.corpus.documents)
+            yield from map(Entry, names.tolist(), some.tolist())
 
 
-def _contaminated_chunks(run: Run) -> Iterator[_Entry]:
+def _contaminated_chunks(run: Run) -> Iterator[Entry]:
     for shard, path in enumerate(DecontaminateFiles.of(run.steps).contaminated):
-        ids = schemas.pack_ids(shard, np.flatnonzero(np.load(path, mmap_mode="r")))
+        is_removed = np.load(path, mmap_mode="r")  # of each chunk of the shard
+        ids = schemas.pack_ids(shard, np.flatnonzero(is_removed))
         yield from _of_chunks(run, ids, ChunkFiles.of(run.steps).chunks)
 
 
-def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[_Entry]:
+def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[Entry]:
     if not len(ids):
         return
-    # All of one element per chunk: the row of its document in the shard, and where it begins and ends there in characters.
+    # All of one element per chunk: the row of its document in the shard, and where it
+    # begins and ends there in characters.
     doc_rows, start, end = corpus_files.chunk_columns(
         ids, chunks, ("doc_row", "start", "end")
     )
@@ -136,46 +152,48 @@ def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[_E
     for name, doc_id, first, last in zip(
         names, docs.tolist(), start.tolist(), end.tolist(), strict=True
     ):
-        yield _Entry(name, doc_id, f"characters {first:,} to {last:,}")
+        yield Entry(name, doc_id, f"characters {first:,} to {last:,}")
 
 
-def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[_Entry]:
+def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[Entry]:
     for chunk, repeated, _ in pairs:
-        one, other = _of_chunks(run, np.array([chunk, repeated]), run.corpus.chunks)
-        yield _Entry(one.name, one.doc_id, f"repeats {other.name}", other.doc_id)
+        ids = np.array([chunk, repeated])
+        entry, other = _of_chunks(run, ids, run.corpus.chunks)
+        yield Entry(entry.name, entry.doc_id, f"repeats {other.name}", other.doc_id)
 
 
-def _of_drafts(run: Run) -> Iterator[_Kind]:
-    made = Attempt(run.steps)
-    pairs = [pair for part in made.drafted for pair in part.near_duplicate_examples]
-    reason = (
-        "near-duplicate of the meta-document, or of another negative of the sequence"
+def _of_drafts(run: Run) -> Iterator[Kind]:
+    attempt = Attempt(run.steps)
+    pairs: list[Sequence[int]] = []
+    skipped = 0
+    for part in attempt.drafted:
+        pairs += part.near_duplicate_examples
+        skipped += part.near_duplicates or 0
+    yield Kind(
+        key="near-duplicates",
+        what="candidate negatives",
+        reason=(
+            "near-duplicate of the meta-document, or of another negative of the sequence"
+        ),
+        count=skipped,
+        entries=partial(_pairs, run, pairs),
+        is_sampled=True,
     )
-    count = sum(part.near_duplicates or 0 for part in made.drafted)
-    yield _Kind(
-        "near-duplicates",
-        "candidate negatives",
-        reason,
-        count,
-        partial(_pairs, run, pairs),
-        True,
-    )
-    for place, (reason, count) in enumerate(made.dropped.items()):
-        examples = [
-            one for part in made.parts for one in part.dropped_examples.get(reason, ())
-        ]
-        entries = partial(_dropped, run, examples)
-        yield _Kind(
-            f"draft-{place}",
-            "drafts of a sequence",
-            reason,
-            count,
-            entries,
+    for index, (reason, count) in enumerate(attempt.dropped.items()):
+        examples: list[Sequence[int]] = []
+        for counted in attempt.parts:
+            examples += counted.dropped_examples.get(reason, ())
+        yield Kind(
+            key=f"draft-{index}",
+            what="drafts of a sequence",
+            reason=reason,
+            count=count,
+            entries=partial(_dropped, run, examples),
             is_sampled=True,
         )
 
 
-def _dropped(run: Run, examples: Sequence[Sequence[int]]) -> Iterator[_Entry]:
+def _dropped(run: Run, examples: Sequence[Sequence[int]]) -> Iterator[Entry]:
     for chunk, pieces, tokens in examples:
         (entry,) = _of_chunks(run, np.array([chunk]), run.corpus.chunks)
-        yield _Entry(entry.name, entry.doc_id, describe_length(pieces, tokens))
+        yield Entry(entry.name, entry.doc_id, describe_length(pieces, tokens))

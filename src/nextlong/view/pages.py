@@ -1,44 +1,37 @@
 """Pages: the viewer's pages, from templates that escape every text.
 
-In:  the variants of a run directory, opened on first use, and a request's query. Out: HTML pages.
-`export` writes a static copy for any web host: `index.html` (the list), a page for each sequence with its texts, their
-meta-documents, and what was filtered out. There, the page's own script sorts and filters lists.
+In:  the variants of a run directory, and a request's query. Out: HTML pages, for the local
+viewer or for a static copy (`export.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import partial
 from itertools import islice
 from math import isfinite
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import numpy as np
 
 from nextlong import schemas
-from nextlong.artifacts import corpus_files, variant_records
-from nextlong.engine import store
-from nextlong.errors import NextlongError
+from nextlong.artifacts import corpus_files
 from nextlong.methods.base import method_of
 from nextlong.picture import html, pieces, strip
-from nextlong.report.page.sequences import sampled_words
 from nextlong.runs.card import card_numbers
-from nextlong.runs.run import Run
 from nextlong.runs.statistics.measure import read
 from nextlong.text import Json, counted
 from nextlong.view import documents, filtered, sequences
 from nextlong.view.documents import EVERY, Mark, Place, Query
+from nextlong.view.variants import OpenVariant, Variants
 
 _ROWS: Final = 25
 _SECONDS: Final = 0.06  # that one answer searches
 _CHUNK_ROWS: Final = 25
 _SHOWN_CHUNKS: Final = 200
-_HELD_ROWS: Final = 1_000
-_HELD_SEQUENCES: Final = 8
-_MOST_SHARDS: Final = 40  # whose sources a form offers
+_KEPT_ROWS: Final = 1_000
 _COLUMNS: Final = {
     "document": "meta-document",
     "source": "source",
@@ -56,102 +49,57 @@ _FORMS: Final = {
 }
 
 
-class _OpenVariant:
-    """One variant, opened; the last few sequences that were looked at stay in memory."""
-
-    def __init__(self, run: Run) -> None:
-        self.run, self.index = run, sequences.SequenceIndex(run)
-        self.rows: dict[
-            tuple[int, int, str], Json
-        ] = {}  # of lists: by sequence, chunk that is shown, and search text
-        self.sequence = lru_cache(maxsize=_HELD_SEQUENCES)(
-            run.sequence
-        )  # raises IndexError
-
-    @cached_property
-    def sources(self) -> list[str]:
-        """The sources that a form offers: those of the first documents of some shards."""
-        return documents.sources(self.run.corpus, most=_MOST_SHARDS)
-
-    @cached_property
-    def frequencies(self) -> pieces.Frequencies:
-        """How many chunks of a sample of the corpus hold each word."""
-        return sampled_words(self.run)
-
-    def pair(self, number: int, place: int) -> Json:
-        """Return the text of a piece, that of its partner, and the words that they share. Raises IndexError."""
-        one = self.sequence(number)
-        if not 0 <= place < len(one.spans):
-            raise IndexError(f"piece {place} of {len(one.spans)}")
-        partner = pieces.partners(one.spans)[place]
-        if partner < 0:
-            return {"text": one.texts_of([place])[0], "partner": None, "words": []}
-        text, beside = one.texts_of([place, partner])
-        return {
-            "text": text,
-            "partner": beside,
-            "words": pieces.shared_words(text, beside, self.frequencies),
-        }
-
-
-class Variants:
-    """The variants of a run directory by name."""
-
-    def __init__(self, run: Run) -> None:
-        self.first, self.run_dir = run.variant.name, run.path
-        self._open = {self.first: _OpenVariant(run)}
-
-    @property
-    def names(self) -> list[str]:
-        """All of them, the oldest first."""
-        return variant_records.names(self.run_dir)
-
-    def get(self, name: str) -> _OpenVariant:
-        """Return a variant, opened on first use. Raises RunError for an unknown name."""
-        if name not in self._open:
-            self._open[name] = _OpenVariant(Run(f"{self.run_dir}@{name}"))
-        return self._open[name]
-
-
 @dataclass(frozen=True)
 class View:
-    """A variant as it is shown: by the local viewer, or in a static copy, which holds only some pages (`held`)."""
+    """A variant as it is shown: by the local viewer, or in a static copy.
+
+    A static copy has only the pages in `exported`.
+    """
 
     variants: Variants
     name: str
-    held: frozenset[str] | None = None
+    exported: frozenset[str] | None = None
 
     @property
-    def variant(self) -> _OpenVariant:
+    def is_static(self) -> bool:
+        """Whether this is a static copy."""
+        return self.exported is not None
+
+    @property
+    def variant(self) -> OpenVariant:
         """The variant, opened."""
         return self.variants.get(self.name)
 
     def url(self, variant: str, *parts: str | int, **query: Any) -> str:
-        """Return a link; what is None or empty is not in its query. "" where a static copy has no such page."""
-        if self.held is not None:
+        """Return a link; what is None or empty is not in its query.
+
+        "" where a static copy has no such page.
+        """
+        if self.exported is not None:
             name = "-".join(map(str, parts)) + ".html"
-            return name if name in self.held else ""
+            return name if name in self.exported else ""
         path = "/".join(quote(str(part), safe="") for part in (variant, *parts))
         given = {
             name: value for name, value in query.items() if value not in (None, "", ())
         }
-        return f"/{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
+        return f"/{path}?{urlencode(given, doseq=True)}" if given else f"/{path}"
 
     def page(self, template: str, title: str, **values: Any) -> str:
         """Return a page, filled in."""
-        is_static = self.held is not None
+        own_style = style() if self.is_static else ""
+        own_script = ""
+        if self.is_static:
+            own_script = html.script() + html.asset(__package__, "view.js")
         return html.render(
             f"view/{template}.html",
-            is_static=is_static,
+            is_static=self.is_static,
             url=self.url,
             variant=self.name,
             variants=self.variants.names,
             run_dir=str(self.variants.run_dir),
             title=title,
-            style=style() if is_static else "",
-            script=html.script() + html.asset(__package__, "view.js")
-            if is_static
-            else "",
+            style=own_style,
+            script=own_script,
             **values,
         )
 
@@ -168,31 +116,30 @@ def sequence_list(
     sort: str,
     first: int,
     columns: Sequence[str],
-    most: int = _ROWS,
+    limit: int | None = None,
 ) -> str:
     """Return the list of sequences that match, from match number `first` on."""
     variant = view.variant
+    run = variant.run
+    limit = _ROWS if limit is None else limit
     found = variant.index.find(
-        query, sort=sort, first=first, most=most, seconds=_SECONDS
+        query, sort=sort, first=first, limit=limit, seconds=_SECONDS
     )
-    if (
-        query == EVERY and not sort
-    ):  # a plain list reads a little for the histograms, so that its page is quick
-        variant.index.find(query, sort="cosine", most=0, seconds=_SECONDS)
+    # A plain list reads a little for the histograms, so that its page is quick.
+    if query == EVERY and not sort:
+        variant.index.find(query, sort="cosine", limit=0, seconds=_SECONDS)
     histograms, in_histograms = variant.index.histograms(query)
     shown = [column for column in _COLUMNS if column in columns] or list(_COLUMNS)
-    state = asdict(query) | {
-        "sort": sort,
-        "columns": shown if len(shown) < len(_COLUMNS) else (),
-    }
-    total = len(variant.run)
+    is_chosen = len(shown) < len(_COLUMNS)
+    state = asdict(query) | {"sort": sort, "columns": shown if is_chosen else ()}
     # A sequence that extends no document is listed by its first one.
-    lead = (
-        _COLUMNS["document"]
-        if method_of(variant.run.recipe).layout == schemas.Layout.EXTENDED
-        else "first document"
-    )
+    lead = "first document"
+    if method_of(run.recipe).layout == schemas.Layout.EXTENDED:
+        lead = _COLUMNS["document"]
     names = {**_COLUMNS, "document": lead, "share": f"tokens from the {lead}"}
+    # A heading sorts in descending order at the second click.
+    sorts = {name: f"-{name}" if sort == name else name for name in sequences.SORTS}
+    tokens = f"{run.recipe.sequence_tokens:,} tokens"
     return view.page(
         "sequences",
         "Sequences",
@@ -202,7 +149,7 @@ def sequence_list(
         first=first,
         rows=_sequence_rows(variant, found.numbers, query),
         found=found,
-        total=total,
+        total=len(run),
         counted=in_histograms,
         columns=[(column, names[column]) for column in shown],
         all_columns=names,
@@ -210,78 +157,83 @@ def sequence_list(
         forms=_FORMS,
         sources=variant.sources,
         link=partial(view.url, view.name, "sequences", **state),
-        sorts={
-            column: f"-{column}" if sort == column else column
-            for column in sequences.SORTS
-        },
-        page_size=most,
-        introduction=f"{counted(total, 'sequence')} of exactly {variant.run.recipe.sequence_tokens:,} tokens",
-        method=variant.run.recipe.compose.method,
+        sorts=sorts,
+        page_size=limit,
+        introduction=f"{counted(len(run), 'sequence')} of exactly {tokens}",
+        method=run.recipe.compose.method,
     )
 
 
 def _sequence_rows(
-    variant: _OpenVariant, numbers: Sequence[int], query: Query
-) -> list[dict[str, Any]]:
-    """Return the rows of a list of sequences; most rows of a continued search were made before, so they are kept."""
-    # `rows` is keyed by sequence, chunk and search text, because each of these changes the preview.
-    if len(variant.rows) > _HELD_ROWS:
+    variant: OpenVariant, numbers: Sequence[int], query: Query
+) -> list[Json]:
+    """Return the rows of a list of sequences.
+
+    Most rows of a continued search were made before, so they are kept.
+    """
+    if len(variant.rows) > _KEPT_ROWS:
         variant.rows.clear()
     for number in numbers:
         variant.index.know(number)
+    # The sequence, the chunk that is shown and the search text change the preview.
     keys = [
         (number, variant.index.chunk_with_text(query, number), query.text)
         for number in numbers
     ]
-    if new := [key for key in keys if key not in variant.rows]:
+    new = [key for key in keys if key not in variant.rows]
+    if new:
         leads = variant.index.leads[[number for number, _, _ in new]]
-        columns = corpus_files.document_columns(
+        names, sources = corpus_files.document_columns(
             leads, variant.run.corpus.documents, ("source_id", "source")
         )
-        texts = variant.run.corpus.texts(
-            np.array([chunk for _, chunk, _ in new], np.int64)
-        )
-        for key, doc_id, name, source, text in zip(
-            new, leads.tolist(), *columns, texts, strict=True
-        ):
-            values = dict(
-                zip(
-                    sequences.SORTS,
-                    variant.index.values[:, key[0]].tolist(),
-                    strict=True,
-                )
-            )
-            cells = {
-                name: _FORMS[name].format(value) if isfinite(value) else "–"
-                for name, value in values.items()
-            }
-            row = {
-                "number": key[0],
+        chunks = np.array([chunk for _, chunk, _ in new], np.int64)
+        texts = variant.run.corpus.texts(chunks)
+        columns = zip(new, leads.tolist(), names, sources, texts, strict=True)
+        for key, doc_id, name, source, text in columns:
+            number = key[0]
+            values = _values(variant, number)
+            variant.rows[key] = {
+                "number": number,
                 "doc_id": doc_id,
                 "document": name,
                 "source": source,
                 "values": values,
-            }
-            variant.rows[key] = row | {
-                "cells": cells,
+                "cells": {column: _cell(column, values[column]) for column in values},
                 "preview": documents.snippet(text, query.text),
             }
     return [variant.rows[key] for key in keys]
 
 
+def _values(variant: OpenVariant, number: int) -> dict[str, float]:
+    """Return what a sequence can be sorted by."""
+    column = variant.index.values[:, number].tolist()
+    return dict(zip(sequences.SORTS, column, strict=True))
+
+
+def _cell(column: str, value: float) -> str:
+    return _FORMS[column].format(value) if isfinite(value) else "–"
+
+
 def sequence(view: View, number: int, *, first: int = 0, chosen: Query = EVERY) -> str:
-    """Return the page of a sequence; its chunks are listed from place `first` on, those that are `chosen`. Raises IndexError."""
-    variant, spans = view.variant, view.variant.sequence(number).spans
+    """Return the page of a sequence. Raises IndexError.
+
+    Its chunks are listed from index `first` on, those that are `chosen`.
+    """
+    variant = view.variant
+    spans = variant.sequence(number).spans
     lead = pieces.lead_document(spans)
     source, name = _names(variant, lead)
-    chunks = [
-        (place, span)
-        for place, span in enumerate(spans)
-        if span.role in pieces.CHUNK_ROLES
-    ]
-    fitting = [(place, span) for place, span in chunks if _fits(span, chosen)]
-    shown = [(place, span) for place, span in fitting if place >= first]
-    most = len(shown) if view.held is not None else _CHUNK_ROWS
+    roles: dict[str, None] = {}
+    fitting = []
+    for index, span in enumerate(spans):
+        if span.role in pieces.CHUNK_ROLES:
+            roles[span.role] = None
+            if _fits(span, chosen):
+                fitting.append((index, span))
+    shown = [(index, span) for index, span in fitting if index >= first]
+    limit = len(shown) if view.is_static else _CHUNK_ROWS
+    has_negatives = any(span.role == "negative" for span in spans)
+    mark = Mark(source, name, sequence=f"{view.name}/{number}")
     return view.page(
         "sequence",
         f"Sequence {number:,}: {name}",
@@ -290,35 +242,40 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: Query = EVERY) 
         lead=lead,
         drawn=_explorer(view, variant, number, lead=lead),
         chosen=chosen,
-        example=pieces.EXAMPLE
-        if any(span.role == "negative" for span in spans)
-        else "",
-        roles=list(dict.fromkeys(span.role for _, span in chunks)),
-        rows=shown[:most],
-        cosine=lambda span: (
-            f"{span.score:.3f}" if span.role != "meta" and isfinite(span.score) else "–"
-        ),
+        example=pieces.EXAMPLE if has_negatives else "",
+        roles=list(roles),
+        rows=shown[:limit],
+        cosine=_cosine,
         fitting=len(fitting),
-        following=shown[most][0] if len(shown) > most else None,
-        mark=_mark_of(view, Mark(source, name, sequence=f"{view.name}/{number}")),
+        following=shown[limit][0] if len(shown) > limit else None,
+        mark=_mark_of(view, mark),
     )
+
+
+def _cosine(span: schemas.Span) -> str:
+    if span.role == "meta" or not isfinite(span.score):
+        return "–"
+    return f"{span.score:.3f}"
 
 
 def _explorer(
-    view: View, variant: _OpenVariant, number: int, *, lead: int, beside: str = ""
+    view: View, variant: OpenVariant, number: int, *, lead: int, beside: str = ""
 ) -> Json:
-    """Return a sequence as `picture.strip` draws it, with its texts in a static copy; `beside` names it among several."""
+    """Return a sequence as `picture.strip` draws it, with its texts in a static copy.
+
+    `beside` names it among several.
+    """
     one = variant.sequence(number)
-    texts: Json = {
-        "url": f"/{quote(beside or view.name, safe='')}/sequence/{number}/pairs/{{place}}"
-    }
-    if view.held is not None:
+    address = quote(beside or view.name, safe="")
+    texts: Json = {"url": f"/{address}/sequence/{number}/pairs/{{place}}"}
+    if view.is_static:
         words = pieces.shared_with_partners(one.spans, one.texts, variant.frequencies)
         texts = {"texts": one.texts, "words": words}
-    name, label = (
-        f"sequence-{beside}" if beside else "sequence",
-        f"Sequence {number}{f' of {beside}' * bool(beside)}",
-    )
+    name = "sequence"
+    label = f"Sequence {number}"
+    if beside:
+        name = f"sequence-{beside}"
+        label = f"Sequence {number} of {beside}"
     scale = pieces.scale(pieces.scored(one.spans))
     return strip.explorer(
         one.spans, lead=lead, scale=scale, name=name, label=label, texts=texts
@@ -334,7 +291,7 @@ def _fits(span: schemas.Span, chosen: Query) -> bool:
     )
 
 
-def _names(variant: _OpenVariant, doc_id: int) -> list[str]:
+def _names(variant: OpenVariant, doc_id: int) -> list[str]:
     """Return the source of a document and its own id."""
     columns = corpus_files.document_columns(
         np.array([doc_id]), variant.run.corpus.documents, ("source", "source_id")
@@ -344,32 +301,30 @@ def _names(variant: _OpenVariant, doc_id: int) -> list[str]:
 
 def _mark_of(view: View, mark: Mark) -> tuple[Mark, bool]:
     """Return a mark, with its note if it was set, and whether it was."""
-    held = next(
-        (
-            one
-            for one in documents.read_marks(view.variants.run_dir)
-            if replace(one, note="") == mark
-        ),
-        None,
-    )
-    return held or mark, held is not None
+    for known in documents.read_marks(view.variants.run_dir):
+        if replace(known, note="") == mark:
+            return known, True
+    return mark, False
 
 
 def document_list(view: View, query: Query, *, first: Place) -> str:
     """Return the documents that match, from `first` on."""
     variant = view.variant
     result = documents.search(
-        variant.run.corpus, query, first=first, most=_ROWS, seconds=_SECONDS
+        variant.run.corpus, query, first=first, limit=_ROWS, seconds=_SECONDS
     )
-    after = "" if result.next is None else ".".join(map(str, result.next))
+    following = ""
+    if result.next is not None:
+        after = ".".join(map(str, result.next))
+        following = view.url(view.name, "documents", **asdict(query), after=after)
     return view.page(
         "documents",
         "Documents",
         query=query,
         result=result,
         sources=variant.sources,
-        next=after and view.url(view.name, "documents", **asdict(query), after=after),
-        is_searching=bool(after) and len(result.documents) < _ROWS,
+        next=following,
+        is_searching=result.next is not None and len(result.documents) < _ROWS,
     )
 
 
@@ -391,81 +346,97 @@ def document(view: View, doc_id: int) -> str:
 
 
 def compare(view: View, other: str, *, doc_id: int | None) -> str:
-    """Return two variants side by side: their numbers, and the sequences that they made from one document."""
-    name, variants = view.name, view.variants
-    other = other or next((one for one in variants.names if one != name), name)
-    pair = [(name, variants.get(name)), (other, variants.get(other))]
-    if doc_id is None and len(pair[0][1].run):
-        doc_id = pieces.lead_document(pair[0][1].sequence(0).spans)
-    # A number of a document means the same in both only where both read the same documents.
-    share_documents = (
-        len({of.run.steps["ingest"].manifest["fingerprint"] for _, of in pair}) == 1
-    )
-    sides: list[dict[str, Any]] = []
-    for label, of in pair if share_documents else pair[:1]:
-        side: dict[str, Any] = {
-            "name": label,
-            "is_searching": False,
-            "number": None,
-            "url": "",
-        }
-        sides.append(side)
-        if doc_id is None:
-            continue
-        # The variant's sequence about the document, as far as the variant has been searched.
-        found = of.index.find(Query(about=doc_id), most=1, seconds=_SECONDS)
-        side |= {
-            "is_searching": not found.numbers and not found.is_complete,
-            "read": found.read,
-        }
-        for number in found.numbers:
-            side |= {"number": number, "url": view.url(label, "sequence", number)}
-            side |= _explorer(view, of, number, lead=doc_id, beside=label)
-    numbers = [
-        card_numbers(known) if (known := read(of.run.steps)) else {} for _, of in pair
-    ]
+    """Return two variants side by side.
+
+    These are their numbers, and the sequences that they made from one document.
+    """
+    others = [name for name in view.variants.names if name != view.name]
+    other = other or next(iter(others), view.name)
+    pair = {name: view.variants.get(name) for name in (view.name, other)}
+    variant = view.variant
+    if doc_id is None and len(variant.run):
+        doc_id = pieces.lead_document(variant.sequence(0).spans)
+    # A number of a document means the same in both only where both read the same
+    # documents.
+    ingested = {
+        one.run.steps["ingest"].manifest["fingerprint"] for one in pair.values()
+    }
+    share_documents = len(ingested) == 1
+    compared = [view.name, other] if share_documents else [view.name]
+    sides = [_side(view, name, pair[name], doc_id) for name in compared]
+    document_name = ""
+    if doc_id is not None:
+        _, document_name = _names(variant, doc_id)
     return view.page(
         "compare",
-        f"{name} and {other}",
+        f"{view.name} and {other}",
         other=other,
         doc_id=doc_id,
         share_documents=share_documents,
-        document=_names(pair[0][1], doc_id)[1] if doc_id is not None else "",
+        document=document_name,
         sides=sides,
-        numbers=[
-            (key, [of.get(key, "–") for of in numbers])
-            for key in dict.fromkeys(key for of in numbers for key in of)
-        ],
+        numbers=_compared_numbers([pair[view.name], pair[other]]),
         is_searching=any(side["is_searching"] for side in sides),
     )
 
 
+def _side(view: View, name: str, variant: OpenVariant, doc_id: int | None) -> Json:
+    """Return a variant's sequence about a document.
+
+    It is found as far as the variant has been searched.
+    """
+    side: Json = {"name": name, "is_searching": False, "number": None, "url": ""}
+    if doc_id is None:
+        return side
+    found = variant.index.find(Query(about=doc_id), limit=1, seconds=_SECONDS)
+    side["is_searching"] = not found.numbers and not found.is_complete
+    side["read"] = found.read
+    for number in found.numbers:
+        side |= {"number": number, "url": view.url(name, "sequence", number)}
+        side |= _explorer(view, variant, number, lead=doc_id, beside=name)
+    return side
+
+
+def _compared_numbers(pair: Sequence[OpenVariant]) -> list[tuple[str, list[Any]]]:
+    """Return the numbers of the data cards of two variants, by what they count."""
+    keys: dict[str, None] = {}
+    numbers = []
+    for variant in pair:
+        known = read(variant.run.steps)
+        of_variant = card_numbers(known) if known else {}
+        numbers.append(of_variant)
+        keys |= dict.fromkeys(of_variant)
+    return [(key, [of_variant.get(key, "–") for of_variant in numbers]) for key in keys]
+
+
 def filtered_out(view: View, key: str, *, first: int) -> str:
-    """Return what was filtered out: the reasons, and the recorded examples of one of them."""
+    """Return the reasons for which something was filtered out.
+
+    With them are the recorded examples of one of them.
+    """
     kinds = filtered.kinds(view.variant.run)
     chosen = next((kind for kind in kinds if kind.key == key), None)
-    entries = list(islice(chosen.entries(), first, first + _ROWS + 1)) if chosen else []
-    more = (
-        view.url(view.name, "filtered", reason=key, after=first + _ROWS)
-        if len(entries) > _ROWS
-        else ""
-    )
+    entries: list[filtered.Entry] = []
+    if chosen is not None:
+        entries = list(islice(chosen.entries(), first, first + _ROWS + 1))
+    following = ""
+    if len(entries) > _ROWS:
+        following = view.url(view.name, "filtered", reason=key, after=first + _ROWS)
     return view.page(
         "filtered",
         "Filtered out",
         kinds=kinds,
         chosen=chosen,
         entries=entries[:_ROWS],
-        next=more,
+        next=following,
     )
 
 
 def marked(view: View) -> str:
     """Return the page of marks."""
-    marks, path = (
-        documents.read_marks(view.variants.run_dir),
-        view.variants.run_dir / documents.MARKS_FILE,
-    )
+    run_dir = view.variants.run_dir
+    marks = documents.read_marks(run_dir)
+    path = run_dir / documents.MARKS_FILE
     return view.page("marks", "Marked as bad", marks=marks, path=str(path))
 
 
@@ -473,35 +444,3 @@ def problem(view: View, message: str, *, title: str) -> str:
     """Return the page of an error, with links back to the lists."""
     known = view.name if view.name in view.variants.names else view.variants.first
     return replace(view, name=known).page("error", title, message=message)
-
-
-def export(run: Run, folder: Path, *, first: int) -> tuple[int, int]:
-    """Write a static copy of the `first` sequences (0: all); return how many sequences and pages. Raises NextlongError."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise NextlongError(
-            f"--export {folder} is not an empty folder; choose another one"
-        )
-    variants = Variants(run)
-    count = min(first, len(run)) if first else len(run)
-    leads = {
-        pieces.lead_document(run.sequence(number).spans) for number in range(count)
-    } - {schemas.NO_CHUNK}
-    names = [f"sequence-{number}.html" for number in range(count)] + [
-        f"document-{lead}.html" for lead in sorted(leads)
-    ]
-    view = View(
-        variants, variants.first, frozenset({"sequences.html", "filtered.html", *names})
-    )
-    with store.explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        shown = sequence_list(view, EVERY, sort="", first=0, columns=(), most=count)
-        store.write_file(folder / "sequences.html", shown)
-        store.write_file(folder / "filtered.html", filtered_out(view, "", first=0))
-        for number in range(count):
-            store.write_file(folder / f"sequence-{number}.html", sequence(view, number))
-        for lead in leads:
-            store.write_file(folder / f"document-{lead}.html", document(view, lead))
-        store.write_file(
-            folder / "index.html", shown
-        )  # last: a copy without it is not complete
-    return count, len(names) + 3

@@ -1,12 +1,15 @@
 """Server: the viewer's pages, served on 127.0.0.1 only.
 
-In:  an opened run. Out: a Starlette application; a uvicorn server that runs until it is stopped. Requests are answered one at a
-time, because the objects that read the files are not thread-safe.
+In:  an opened run. Out: a Starlette application; a uvicorn server that runs until it is
+stopped. Requests are answered one at a time, because the objects that read the files are
+not thread-safe.
 
-A request must have the viewer's token, because other users of a shared machine can reach the same port: in the printed address,
-in the cookie that this address sets, or in the header `Authorization: token …`, as in Jupyter. A page of another site cannot
-read the corpus: only the host names 127.0.0.1 and localhost are accepted (DNS rebinding), cross-site requests are refused by
-their headers, and so are its forms, which could otherwise post a mark.
+A request must have the viewer's token, because other users of a shared machine can reach
+the same port: in the printed address, in the cookie that this address sets, or in the
+header `Authorization: token …`, as in Jupyter. A page of another site cannot read the
+corpus: only the host names 127.0.0.1 and localhost are accepted (DNS rebinding),
+cross-site requests are refused by their headers, and so are its forms, which could
+otherwise post a mark.
 """
 
 from __future__ import annotations
@@ -42,23 +45,29 @@ from nextlong.errors import NextlongError
 from nextlong.picture import html
 from nextlong.runs.run import Run
 from nextlong.view import documents, pages
-from nextlong.view.pages import Variants, View
+from nextlong.view.pages import View
 from nextlong.view.sequences import SORTS
+from nextlong.view.variants import Variants
 
 _Answer = Callable[[View, Request], str | Response]
-_HOST = "127.0.0.1"
-_LONGEST_NOTE = 500
+
+_HOST: Final = "127.0.0.1"
+_MAX_NOTE_CHARS: Final = 500
 _LOCAL_NAMES: Final = ("127.0.0.1", "localhost")
 _METHODS: Final = ("GET", "HEAD", "POST")
 _POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-_NO_TOKEN: Final = "the token is missing or wrong; open the address that nextlong view printed, including ?token=…"
+_NO_TOKEN: Final = (
+    "the token is missing or wrong; open the address that nextlong view printed, "
+    "including ?token=…"
+)
 _HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # with no-referrer, browsers send `Origin: null` with a form
+    # With no-referrer, browsers send `Origin: null` with a form.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -68,42 +77,29 @@ _NumberT = TypeVar("_NumberT", int, float)
 
 def application(run: Run, *, token: str) -> Starlette:
     """Return the viewer of a run, which answers requests that have the `token`."""
-    variants, lock = Variants(run), threading.Lock()
+    variants = Variants(run)
+    lock = threading.Lock()
     if len(run):
-        variants.get(variants.first).index.know(
-            0
-        )  # loads libraries now, so that the first page is quick
+        # Loads libraries now, so that the first page is quick.
+        variants.get(variants.first).index.know(0)
 
     def answered(request: Request, answer: _Answer) -> Response:
         view = View(variants, request.path_params.get("variant", variants.first))
         with lock:
             try:
-                made = answer(view, request)
-                return (
-                    made
-                    if isinstance(made, Response)
-                    else Response(made, media_type="text/html")
-                )
+                answered_with = answer(view, request)
             except (IndexError, ValueError, NextlongError) as error:
-                title = (
-                    "Page not found"
-                    if isinstance(error, IndexError)
-                    else "This page cannot be shown"
-                )
-                page = pages.problem(view, str(error), title=title)
-                is_wrong = isinstance(error, ValueError) or request.method == "POST"
-                return Response(page, 400 if is_wrong else 404, media_type="text/html")
+                return _refused(view, error, is_post=request.method == "POST")
+        if isinstance(answered_with, Response):
+            return answered_with
+        return Response(answered_with, media_type="text/html")
 
     def route(path: str, answer: _Answer) -> Route:
         return Route(f"/{{variant}}{path}", lambda request: answered(request, answer))
 
     async def mark(request: Request) -> Response:
-        form = {
-            name: values[0]
-            for name, values in parse_qs(
-                (await request.body()).decode("utf-8", "replace")
-            ).items()
-        }
+        body = (await request.body()).decode("utf-8", "replace")
+        form = {name: values[0] for name, values in parse_qs(body).items()}
         return await run_in_threadpool(
             answered, request, lambda view, _: _mark(view, form)
         )
@@ -111,66 +107,74 @@ def application(run: Run, *, token: str) -> Starlette:
     def asset(path: str, media_type: str, text: str) -> Route:
         return Route(path, lambda _: Response(text, media_type=media_type))
 
+    guard = Middleware(BaseHTTPMiddleware, dispatch=partial(_guard, token=token))
     return Starlette(
         routes=[
-            Route(
-                "/",
-                lambda request: answered(
-                    request, lambda view, _: _redirect(view, "sequences")
-                ),
-            ),
+            Route("/", lambda request: answered(request, _first)),
             asset("/style.css", "text/css", pages.style()),
             asset("/page.js", "text/javascript", html.script()),
             asset("/view.js", "text/javascript", html.asset(__package__, "view.js")),
-            Route(
-                "/favicon.ico", lambda _: Response(status_code=204)
-            ),  # browsers ask for it
+            # Browsers ask for it.
+            Route("/favicon.ico", lambda _: Response(status_code=204)),
             Route("/{variant}/marks", mark, methods=["POST"]),
-            route("", lambda view, _: _redirect(view, "sequences")),
+            route("", _first),
             route("/sequences", _sequences),
-            route(
-                "/sequence",
-                lambda view, of: _redirect(
-                    view, "sequence", _number(of, "number", int) or 0
-                ),
-            ),
+            route("/sequence", _numbered),
             route("/random", _random),
-            route(
-                "/sequence/{number:int}",
-                lambda view, of: pages.sequence(
-                    view, of.path_params["number"], first=_after(of), chosen=_query(of)
-                ),
-            ),
-            route(
-                "/sequence/{number:int}/pairs/{place:int}",
-                lambda view, of: JSONResponse(
-                    view.variant.pair(of.path_params["number"], of.path_params["place"])
-                ),
-            ),
+            route("/sequence/{number:int}", _sequence),
+            route("/sequence/{number:int}/pairs/{place:int}", _pair),
             route("/documents", _documents),
-            route(
-                "/document/{doc:int}",
-                lambda view, request: pages.document(view, request.path_params["doc"]),
-            ),
-            route(
-                "/compare",
-                lambda view, of: pages.compare(
-                    view, _text(of, "with"), doc_id=_number(of, "document", int)
-                ),
-            ),
-            route(
-                "/filtered",
-                lambda view, of: pages.filtered_out(
-                    view, _text(of, "reason"), first=_after(of)
-                ),
-            ),
+            route("/document/{doc:int}", _document),
+            route("/compare", _compare),
+            route("/filtered", _filtered),
             route("/marks", lambda view, _: pages.marked(view)),
             route("/{rest:path}", _nothing),
         ],
-        middleware=[
-            Middleware(BaseHTTPMiddleware, dispatch=partial(_guard, token=token))
-        ],
+        middleware=[guard],
     )
+
+
+def _refused(view: View, error: Exception, *, is_post: bool) -> Response:
+    """Return the page of an error: 404 for what does not exist, 400 for a wrong value."""
+    title = "This page cannot be shown"
+    if isinstance(error, IndexError):
+        title = "Page not found"
+    page = pages.problem(view, str(error), title=title)
+    is_wrong = isinstance(error, ValueError) or is_post
+    return Response(page, 400 if is_wrong else 404, media_type="text/html")
+
+
+def _first(view: View, _: Request) -> Response:
+    return _redirect(view, "sequences")
+
+
+def _numbered(view: View, request: Request) -> Response:
+    number = _number(request, "number", int) or 0
+    return _redirect(view, "sequence", number)
+
+
+def _sequence(view: View, request: Request) -> str:
+    number = request.path_params["number"]
+    return pages.sequence(view, number, first=_after(request), chosen=_query(request))
+
+
+def _pair(view: View, request: Request) -> Response:
+    path = request.path_params
+    return JSONResponse(view.variant.pair(path["number"], path["place"]))
+
+
+def _document(view: View, request: Request) -> str:
+    return pages.document(view, request.path_params["doc"])
+
+
+def _compare(view: View, request: Request) -> str:
+    doc_id = _number(request, "document", int)
+    return pages.compare(view, _text(request, "with"), doc_id=doc_id)
+
+
+def _filtered(view: View, request: Request) -> str:
+    reason = _text(request, "reason")
+    return pages.filtered_out(view, reason, first=_after(request))
 
 
 def _nothing(_: View, request: Request) -> str:
@@ -178,17 +182,14 @@ def _nothing(_: View, request: Request) -> str:
 
 
 def _sequences(view: View, request: Request) -> str:
-    given = request.query_params
-    sort = given.get("sort", "")
-    if (
-        sort
-        and sort.removeprefix("-") not in SORTS
-        and not re.fullmatch(r"random-\d+", sort)
-    ):
+    sort = _text(request, "sort")
+    is_known = sort.removeprefix("-") in ("", *SORTS)
+    if not is_known and not re.fullmatch(r"random-\d+", sort):
+        sorts = ", ".join(SORTS)
         raise ValueError(
-            f"sort={sort}: give one of {', '.join(SORTS)}, with - in front for descending order"
+            f"sort={sort}: give one of {sorts}, with - in front for descending order"
         )
-    columns = given.getlist("columns")
+    columns = request.query_params.getlist("columns")
     return pages.sequence_list(
         view, _query(request), sort=sort, first=_after(request), columns=columns
     )
@@ -198,63 +199,54 @@ def _redirect(view: View, *parts: str | int) -> Response:
     return RedirectResponse(view.url(view.name, *parts))
 
 
-def _random(view: View, _: Request) -> Response:
+def _random(view: View, request: Request) -> Response:
     count = len(view.variant.run)
-    return (
-        _redirect(view, "sequence", secrets.randbelow(count))
-        if count
-        else _redirect(view, "sequences")
-    )
+    if not count:
+        return _first(view, request)
+    return _redirect(view, "sequence", secrets.randbelow(count))
 
 
 def _documents(view: View, request: Request) -> str:
     after = request.query_params.get("after", "0")
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9}){0,2}", after):
         raise ValueError(f"after={after}: give shard.batch.row")
-    return pages.document_list(
-        view, _query(request), first=documents.Place(*map(int, after.split(".")))
-    )
+    first = documents.Place(*map(int, after.split(".")))
+    return pages.document_list(view, _query(request), first=first)
 
 
 def _mark(view: View, form: dict[str, str]) -> Response:
     """Add or remove the mark of a form."""
-    plain = json.loads(form.get("mark", "{}"))
-    known = (
-        {name: str(plain.get(name, "")) for name in ("source", "id", "sequence")}
-        if isinstance(plain, dict)
-        else {}
-    )
-    if not known.get("source") or form.get("action") not in ("add", "remove"):
+    given = json.loads(form.get("mark", "{}"))
+    if not isinstance(given, dict):
+        given = {}
+    known = {name: str(given.get(name, "")) for name in ("source", "id", "sequence")}
+    if not known["source"] or form.get("action") not in ("add", "remove"):
         raise ValueError("a mark needs a source and an action (add or remove)")
     mark = documents.Mark(**known, note=form.get("note", ""))
-    if (kind := plain.get("kind", mark.kind if mark.id.strip() else "")) != mark.kind:
+    # A blank id would mark the whole source, which must be asked for.
+    kind = given.get("kind", mark.kind if mark.id.strip() else "")
+    if kind != mark.kind:
         raise ValueError(
-            f"kind={kind} with id={mark.id} and sequence={mark.sequence}: give the id of a document, or mark the whole source by "
-            "kind=source without an id"
+            f"kind={kind} with id={mark.id} and sequence={mark.sequence}: give the id of "
+            "a document, or mark the whole source by kind=source without an id"
         )
-    if len(mark.note) > _LONGEST_NOTE:
+    if len(mark.note) > _MAX_NOTE_CHARS:
         raise ValueError(
-            f"the note has {len(mark.note):,} characters; shorten it to {_LONGEST_NOTE}"
+            f"the note has {len(mark.note):,} characters; shorten it to {_MAX_NOTE_CHARS}"
         )
     documents.change_mark(view.variants.run_dir, mark, is_set=form["action"] == "add")
     return RedirectResponse(view.url(view.name, "marks"), 303)
 
 
 def _query(request: Request) -> documents.Query:
-    text, name = (_text(request, name).strip() for name in ("text", "name"))
-    (source, role), document = (
-        (_text(request, name) for name in ("source", "role")),
-        _number(request, "document", int),
-    )
-    least, most = (_number(request, name, float) for name in ("least", "most"))
     return documents.Query(
-        text=text,
-        name=name,
-        source=source,
-        role=role,
-        least=least,
-        most=most,
-        document=document,
+        text=_text(request, "text").strip(),
+        name=_text(request, "name").strip(),
+        source=_text(request, "source"),
+        role=_text(request, "role"),
+        least=_number(request, "least", float),
+        most=_number(request, "most", float),
+        document=_number(request, "document", int),
     )
 
 
@@ -267,56 +259,71 @@ def _after(request: Request) -> int:
 
 
 def _number(request: Request, name: str, kind: type[_NumberT]) -> _NumberT | None:
-    """Return a number of the address, None if it is not given. Raises ValueError; a whole number must not be negative."""
+    """Return a number of the address, None if it is not given.
+
+    Raises ValueError; a whole number must not be negative.
+    """
     text = _text(request, name)
+    if not text:
+        return None
     try:
-        value = kind(text) if text else None
-        if value is not None and (
-            not isfinite(value) or (kind is int and not text.isdecimal())
-        ):
-            raise ValueError(text)
+        value = kind(text)
+        is_number = isfinite(value) and (kind is float or text.isdecimal())
     except (ValueError, OverflowError):
-        raise ValueError(
-            f"{name}={text}: give a {'whole ' if kind is int else ''}number"
-        ) from None
+        is_number = False
+    if not is_number:
+        whole = "whole " if kind is int else ""
+        raise ValueError(f"{name}={text}: give a {whole}number")
     return value
 
 
 def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
-    """Serve the viewer until it is stopped; `when_ready` gets its address. Raises NextlongError if the port is taken."""
+    """Serve the viewer until it is stopped; `when_ready` gets its address.
+
+    Raises NextlongError if the port is taken.
+    """
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((_HOST, port))
             listener.listen()
         except (OSError, OverflowError) as error:
-            cure = "choose another, or 0 for any free port"
             raise NextlongError(
-                f"--port {port} cannot be used on {_HOST} ({error}); {cure}"
+                where=f"--port {port}",
+                problem=f"it cannot be used on {_HOST} ({error})",
+                fix="choose another, or 0 for any free port",
             ) from None
         token = secrets.token_urlsafe(24)
-        app = application(run, token=token)
         config = uvicorn.Config(
-            app, log_level="warning", server_header=False, lifespan="off", ws="none"
+            application(run, token=token),
+            log_level="warning",
+            server_header=False,
+            lifespan="off",
+            ws="none",
         )
-        when_ready(f"http://{_HOST}:{listener.getsockname()[1]}/?token={token}")
+        _, own_port = listener.getsockname()
+        when_ready(f"http://{_HOST}:{own_port}/?token={token}")
         uvicorn.Server(config).run(sockets=[listener])
 
 
 async def _guard(
     request: Request, call_next: RequestResponseEndpoint, *, token: str
 ) -> Response:
-    """Answer requests with the token from the viewer's own pages or the address bar; refuse all others."""
+    """Answer requests with the token from the viewer's own pages or the address bar.
+
+    All others are refused.
+    """
     given = request.query_params.get("token", "")
     # Cookies are of a host, so the name holds the port.
-    cookie = f"nextlong-view-{request.headers.get('host', '').rpartition(':')[2]}"
+    _, _, port = request.headers.get("host", "").rpartition(":")
+    cookie = f"nextlong-view-{port}"
     bearer = request.headers.get("authorization", "").removeprefix("token ")
     words = (given, request.cookies.get(cookie, ""), bearer)
-    is_known = any(compare_digest(word.encode(), token.encode()) for word in words)
-    refused = _refusal(request.method, request.headers) or (
-        None if is_known else PlainTextResponse(_NO_TOKEN, 403)
-    )
-    response = refused or await call_next(request)
+    is_known = any(_is_token(word, token) for word in words)
+    refusal = _refusal(request.method, request.headers)
+    if refusal is None and not is_known:
+        refusal = PlainTextResponse(_NO_TOKEN, 403)
+    response = refusal or await call_next(request)
     response.headers.update(_HEADERS)
     if given and is_known:
         response.headers["Set-Cookie"] = (
@@ -325,18 +332,22 @@ async def _guard(
     return response
 
 
+def _is_token(word: str, token: str) -> bool:
+    # In constant time, so that how long it takes says nothing of the token.
+    return compare_digest(word.encode(), token.encode())
+
+
 def _refusal(method: str, headers: Headers) -> PlainTextResponse | None:
-    hosts, origin = headers.getlist("host"), headers.get("origin")
-    if len(hosts) != 1 or (
-        hosts[0].rpartition(":")[0] not in _LOCAL_NAMES and hosts[0] not in _LOCAL_NAMES
-    ):
+    """Return why a request is refused whatever its token is; None if it is not."""
+    hosts = headers.getlist("host")
+    origin = headers.get("origin")
+    if len(hosts) != 1 or not _is_local(hosts[0]):
         return PlainTextResponse(
             "this viewer answers only to the hosts 127.0.0.1 and localhost", 421
         )
-    is_own = origin in (None, f"http://{hosts[0]}") and headers.get(
-        "sec-fetch-site", "none"
-    ) in ("none", "same-origin")
-    if not is_own:
+    is_own_origin = origin in (None, f"http://{hosts[0]}")
+    is_own_site = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    if not is_own_origin or not is_own_site:
         return PlainTextResponse("cross-site requests are refused", 403)
     if method == "POST" and origin is None and not headers.get("authorization"):
         return PlainTextResponse("a form must be posted with an Origin header", 403)
@@ -347,3 +358,9 @@ def _refusal(method: str, headers: Headers) -> PlainTextResponse | None:
             headers={"Allow": ", ".join(_METHODS)},
         )
     return None
+
+
+def _is_local(host: str) -> bool:
+    """Return whether a host is a local name, with or without a port."""
+    name, _, _ = host.rpartition(":")
+    return name in _LOCAL_NAMES or host in _LOCAL_NAMES
