@@ -6,7 +6,6 @@ import pytest
 
 from nextlong.text import (
     counted,
-    did_you_mean,
     first_sentence,
     similar_path,
     why_no_model,
@@ -89,5 +88,3 @@ def test_the_path_most_like_one_that_does_not_exist_is_proposed(tmp_path):
     assert similar_path(missing, accepts=Path.is_dir) == tmp_path / "runs" / "books"
     assert similar_path(missing) is None
     assert similar_path(tmp_path / "unlike") is None
-    assert did_you_mean(tmp_path / "my.yml").endswith(f"{tmp_path / 'my.yaml'}?")
-    assert did_you_mean(tmp_path / "unlike") == ""

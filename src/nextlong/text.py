@@ -86,12 +86,6 @@ def similar_path(
     return found if accepts(found) else None
 
 
-def did_you_mean(path: Path, *, accepts: Callable[[Path], bool] = Path.is_file) -> str:
-    """Return "; did you mean …?" with `similar_path`; "" if there is none."""
-    similar = similar_path(path, accepts=accepts)
-    return "" if similar is None else f"; did you mean {similar}?"
-
-
 def first_sentence(error: BaseException) -> str:
     """Return the first line of a library's error message without its final period.
 

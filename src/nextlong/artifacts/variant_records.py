@@ -23,7 +23,7 @@ from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.recipe.paths import from_run, to_folder
 from nextlong.recipe.text import as_yaml
-from nextlong.text import Json, counted, did_you_mean
+from nextlong.text import Json, counted, similar_path
 
 _RUN_FILE: Final = "run.json"
 _VARIANTS_FOLDER: Final = "variants"
@@ -107,8 +107,10 @@ def existing(run_dir: Path) -> list[Variant]:
             problem="it is a file, not a run directory",
             fix="name the run_dir of the recipe",
         )
-    similar = did_you_mean(run_dir, accepts=_holds_run)
-    fix = f"name the run_dir of a finished recipe{similar}"
+    fix = "name the run_dir of a finished recipe"
+    similar = similar_path(run_dir, accepts=_holds_run)
+    if similar is not None:
+        fix += f"; did you mean {similar}?"
     if not run_dir.exists():
         raise RunError(where=run_dir, problem="it does not exist", fix=fix)
     below = [str(path) for path in sorted(run_dir.iterdir()) if _holds_run(path)]
