@@ -431,8 +431,7 @@ def _id_note(source: Source, tables: Sequence[FileLook]) -> str:
     if column == source.id:
         return (
             f"id column {column!r} with duplicates ({value!r} occurs twice): make the "
-            "ids "
-            "unique, or name another column"
+            "ids unique, or name another column"
         )
     return (
         f"no id column, because {column!r} has duplicates ({value!r} occurs twice): "

@@ -689,9 +689,8 @@ def notes(new: NewRecipe) -> Iterator[str]:
         command = f"nextlong init RECIPE {shlex.quote(str(new.unused[0]))}"
         yield (
             "folders not used, because they may not be documents, or are another "
-            "split: "
-            f"{folders}; to use them, give all sources as FILE arguments, such as: "
-            f"{command}"
+            f"split: {folders}; to use them, give all sources as FILE arguments, such "
+            f"as: {command}"
         )
     if new.beside is not None:
         used = {*new.sources, str(new.recipe.tokenizer.source)}
@@ -771,8 +770,7 @@ def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
     elif ends is None:
         yield (
             f"tokenizer: {source} was not read, so its end-of-text token is unknown; "
-            "set "
-            "tokenizer.eos"
+            "set tokenizer.eos"
         )
     elif ends.eos is None:
         yield (

@@ -352,8 +352,7 @@ def list_command(args: argparse.Namespace) -> None:
             size = _size(sum(folder.bytes for folder in waste))
             tables.say(
                 f"{size} belong to no variant; nextlong gc {run_dir} removes them "
-                "after "
-                "confirmation",
+                "after confirmation",
                 shown,
             )
 

@@ -103,8 +103,7 @@ def list_files(
     if chosen is not None and chosen.note and source.split is None:
         tell(
             f"{source.label}: {chosen.note}; set the source's split (all: every file) "
-            "or "
-            "config to change this"
+            "or config to change this"
         )
     return _input_files(found)
 

@@ -218,10 +218,9 @@ class Source(Section):
     """One source of documents: a path, folder, glob or URL, under one name."""
 
     path: Named = Field(
-        description="a file, folder, glob or fsspec URL (s3://, gs://, hf://); "
-        ".jsonl, .parquet, "
-        "Arrow or HF dataset folders, .csv, .tsv, .warc, .html, .txt, .md; .gz, .zst, "
-        ".bz2, .xz, .lz4"
+        description="a file, folder, glob or fsspec URL (s3://, gs://, hf://); .jsonl, "
+        ".parquet, Arrow or HF dataset folders, .csv, .tsv, .warc, .html, .txt, .md; "
+        ".gz, .zst, .bz2, .xz, .lz4"
     )
     name: str = keyed(
         "", "name of the source in reports and metadata; default: the path"

@@ -235,8 +235,7 @@ class Recipe(Section):
             raise ValueError(
                 f"export.pack={self.export.pack} is less than the length of a "
                 f"sequence, {self.sequence_tokens} tokens; raise it to at least that "
-                "(a multiple of "
-                "it fills rows without a gap)"
+                "(a multiple of it fills rows without a gap)"
             )
         validation = self.export.validation
         if validation > 0 and self.compose.sequences == 1:
@@ -287,8 +286,7 @@ class Recipe(Section):
         if self.tokenizer.bos == eos:
             raise ValueError(
                 f"export.formats: {formats} takes {eos!r} for the end of a document, "
-                "but "
-                "tokenizer.bos and tokenizer.eos are both this token; set "
+                "but tokenizer.bos and tokenizer.eos are both this token; set "
                 "tokenizer.bos to null"
             )
 
