@@ -35,29 +35,19 @@ def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:
 
     Raises EvaluateError for an unknown suite or name.
     """
-    known_suites = {measurement.suite for measurement in registered().values()}
-    for suite in suites:
-        if suite not in known_suites:
-            raise _unknown("--suite", suite, sorted(known_suites))
+    every = list(registered().values())
+    _check_known("--suite", suites, sorted({known.suite for known in every}))
+    in_suites = [known for known in every if not suites or known.suite in suites]
+    _check_known("--tasks", names, [known.name for known in in_suites])
+    return [known for known in in_suites if not names or known.name in names]
 
-    choices = [
-        measurement
-        for measurement in registered().values()
-        if not suites or measurement.suite in suites
-    ]
-    known_names = [measurement.name for measurement in choices]
+
+def _check_known(option: str, names: Sequence[str], known: Sequence[str]) -> None:
     for name in names:
-        if name not in known_names:
-            raise _unknown("--tasks", name, known_names)
-    return [
-        measurement for measurement in choices if not names or measurement.name in names
-    ]
-
-
-def _unknown(option: str, name: str, known: Sequence[str]) -> EvaluateError:
-    noun = "suite" if option == "--suite" else "task"
-    return EvaluateError(
-        where=f"{option} {name}",
-        problem=f"unknown {noun}",
-        fix=f"choose from {', '.join(known)}",
-    )
+        if name not in known:
+            noun = "suite" if option == "--suite" else "task"
+            raise EvaluateError(
+                where=f"{option} {name}",
+                problem=f"unknown {noun}",
+                fix=f"choose from {', '.join(known)}",
+            )
