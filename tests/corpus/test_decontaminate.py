@@ -27,7 +27,7 @@ from nextlong.engine.step import Step
 from nextlong.errors import CorpusError
 from nextlong.recipe.keys import Decontaminate
 from nextlong.report import summary
-from nextlong.runs.card import Exported
+from nextlong.runs.exported import Exported
 from nextlong.runs.statistics.measure import measure
 from nextlong.schemas import CHUNKS, DOCUMENTS
 

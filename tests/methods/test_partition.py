@@ -21,7 +21,7 @@ from nextlong.methods.partition import (
 )
 from nextlong.methods.vectors import Vectors
 from nextlong.report import summary
-from nextlong.runs.card import Exported
+from nextlong.runs.exported import Exported
 from nextlong.schemas import META_DOCUMENTS, SHARD_BITS
 
 # Six directions in the plane, by their angles: two groups of three.

@@ -6,7 +6,7 @@ from tests.support.counted import total
 
 from nextlong import pipeline
 from nextlong.report import summary
-from nextlong.runs.card import Exported
+from nextlong.runs.exported import Exported
 from nextlong.runs.run import Run
 
 

@@ -12,7 +12,8 @@ from nextlong.engine import store
 from nextlong.errors import RecipeError
 from nextlong.reading.listing import input_files
 from nextlong.report import summary
-from nextlong.runs.card import Exported, card_numbers
+from nextlong.runs.card import card_numbers
+from nextlong.runs.exported import Exported
 from nextlong.runs.run import Run
 from nextlong.runs.statistics.measure import measure
 from nextlong.verify.checks import verify

@@ -14,7 +14,8 @@ from nextlong.export.formats.base import format_of
 from nextlong.methods.base import NEXTLONG
 from nextlong.recipe import Recipe
 from nextlong.runs import export as runs_export
-from nextlong.runs.card import Laid, Split, card, front_matter, public_recipe
+from nextlong.runs.card import Laid, Split, card, front_matter
+from nextlong.runs.public_recipe import public_recipe
 from nextlong.schemas import Layout
 from nextlong.text import public_name
 

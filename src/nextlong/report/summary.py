@@ -32,7 +32,7 @@ from nextlong.methods.partition import describe_partition
 from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
 from nextlong.retrieval.shortlist import describe_shortlist
-from nextlong.runs.card import Exported
+from nextlong.runs.exported import Exported
 from nextlong.runs.statistics.compute import with_keywords
 from nextlong.runs.statistics.warnings import FROM_SCRATCH
 from nextlong.sequences.shortfall import Attempt, why_fewer

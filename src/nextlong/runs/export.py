@@ -39,7 +39,7 @@ from nextlong.recipe import Export, Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card, data_folder
-from nextlong.runs.card import Exported, fingerprints_of
+from nextlong.runs.exported import Exported, fingerprints_of
 from nextlong.runs.run import Run, check_mix, proportions_of
 from nextlong.runs.statistics.measure import STATISTICS, statistics_step
 from nextlong.sequences.tokenizer import special_id

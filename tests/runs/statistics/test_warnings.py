@@ -17,7 +17,7 @@ from nextlong import pipeline
 from nextlong.export.arrange import SplitResult
 from nextlong.recipe import Recipe
 from nextlong.report import summary
-from nextlong.runs.card import Exported
+from nextlong.runs.exported import Exported
 from nextlong.runs.statistics import warnings
 from nextlong.runs.statistics.after_last import enough_meta_chunks, shares_after_last
 from nextlong.runs.statistics.measure import measure

@@ -28,7 +28,7 @@ from nextlong.report import summary
 from nextlong.report.page import cards, cells, explain, sequences
 from nextlong.report.page.near_duplicates import near_duplicate_pairs
 from nextlong.report.page.verdict import verdict
-from nextlong.runs.card import Exported
+from nextlong.runs.exported import Exported
 from nextlong.runs.run import Run
 from nextlong.runs.statistics.measure import measure
 from nextlong.runs.variants import CURRENT, HEAD_CHARS, VARIANTS_META
