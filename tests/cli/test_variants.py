@@ -271,7 +271,7 @@ def test_variants_with_earlier_keys_are_named_with_what_is_unknown(own, call):
     code, out, err = call("compare", f"{own}@*")
     assert (code, out) == (2, "")
     assert (
-        f"{own}@short was made by an earlier version of nextlong (unknown key 'mine.fetch' in {path})"
+        f"{own}@short: it was made by an earlier version of nextlong (unknown key 'mine.fetch' in {path})"
         in err
     )
     assert call("gc", own, "--drop", "short", "--yes")[0] == 0  # as the message says

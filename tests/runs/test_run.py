@@ -199,11 +199,10 @@ def test_fewer_sequences_are_the_first_of_more(run, folder, own_run):
         run.sequence(1).id,
     ]
     assert len(rows_of(opened, "jsonl")) == 2
-    with pytest.raises(
-        RunError,
-        match=r"holds no parquet files; write them with: nextlong export .* --to parquet",
-    ):
+    with pytest.raises(RunError) as error:
         opened.exported("parquet")
+    assert error.value.where == str(own_run)
+    assert f"nextlong export {own_run} --to parquet" in error.value.fix
 
 
 def test_run_returns_the_opened_run_each_time(folder):

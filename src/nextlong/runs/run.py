@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _FIRST = 5  # sequences that a notebook shows of a run
-_MOST_PIECES = 4000  # that a picture is drawn of
+_MAX_PIECES = 4000  # that a picture is drawn of
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,7 +68,10 @@ class Sequence:
         return self.texts_of(range(len(self.spans)))
 
     def texts_of(self, places: SequenceOf[int]) -> list[str]:
-        """Return the text of some spans, by their places among `spans`; the others are not read."""
+        """Return the text of some spans, by their places among `spans`.
+
+        The others are not read.
+        """
         fix = f"give a list of numbers below {len(self.spans)}"
         last = len(self.spans) - 1
         numbers = [
@@ -84,7 +87,7 @@ class Sequence:
         return "".join(self.texts)
 
     def _repr_html_(self) -> str:
-        if len(self.spans) > _MOST_PIECES:
+        if len(self.spans) > _MAX_PIECES:
             return facts_html(
                 self.id,
                 tokens=f"{len(self.input_ids):,}",
@@ -97,42 +100,53 @@ class Run:
     """A finished run directory. `len(run)` is its number of sequences."""
 
     def __init__(self, run_dir: str | Path) -> None:
-        """Open a run directory, or one of its variants, `RUN@NAME`; `RUN` alone is the recipe's own settings, or the only variant.
+        """Open a run directory, or one of its variants, `RUN@NAME`.
 
-        Raises RunError if there is no finished run, or one of its files is missing or has another size. Their bytes are
-        not read: that is for `nextlong verify`.
+        `RUN` alone is the recipe's own settings, or the only variant. Raises RunError if
+        there is no finished run, or one of its files is missing or has another size.
+        Their bytes are not read: that is for `nextlong verify`.
         """
         named = arguments.path(run_dir, "run_dir", fix="give a run directory")
         self.variant = variant_records.find(named)
-        self.path, self.record = self.variant.run_dir, self.variant.record
-        self.is_named = variant_records.split_name(named)[1] is not None
+        self.path = self.variant.run_dir
+        self.record = self.variant.record
+        _, name = variant_records.split_name(named)
+        self.is_named = name is not None
         try:
             self.recipe = Recipe.from_dict(self.variant.recipe, origin=str(self.record))
         except RecipeError as error:
-            why = (
-                str(error)
-                .splitlines()[0]
-                .removeprefix(f"{self.record}: ")
-                .partition(";")[0]
-            )
-            raise RunError(
-                f"{self.variant.named} was made by an earlier version of nextlong ({why} in {self.record}); run its recipe again "
-                f"with another run_dir, or remove this variant: nextlong gc {self.path} --drop {self.variant.name}"
-            ) from None
-        folders = self.variant.steps.items()
+            raise self._of_earlier_version(error) from None
         self.steps = {
             name: open_done(name, self.path / folder, trust="size")
-            for name, folder in folders
+            for name, folder in self.variant.steps.items()
         }
         self.sequences_per_part = self.variant.sequences_per_part
 
-    def __str__(self) -> str:
-        """Return the name that opens the run: its directory, with the variant's name if there are several."""
-        return (
-            self.variant.named
-            if self.is_named or self.other_variants()
-            else str(self.path)
+    def _of_earlier_version(self, error: RecipeError) -> RunError:
+        """Return the error for a recipe that is no longer valid."""
+        first_line = str(error).splitlines()[0]
+        reason, _, _ = first_line.removeprefix(f"{self.record}: ").partition(";")
+        drop = f"nextlong gc {self.path} --drop {self.variant.name}"
+        return RunError(
+            where=self.variant.named,
+            problem=(
+                f"it was made by an earlier version of nextlong ({reason} in "
+                f"{self.record})"
+            ),
+            fix=(
+                "run its recipe again with another run_dir, or remove this variant: "
+                f"{drop}"
+            ),
         )
+
+    def __str__(self) -> str:
+        """Return the name that opens the run.
+
+        Its directory, with the variant's name if there are several.
+        """
+        if self.is_named or self.other_variants():
+            return self.variant.named
+        return str(self.path)
 
     @property
     def name(self) -> str:
@@ -140,30 +154,23 @@ class Run:
         return Path(str(self)).name
 
     def _repr_html_(self) -> str:
+        sources = self.recipe.ingest.sources
+        tokens = self.recipe.sequence_tokens
         facts = {
             "method": self.recipe.compose.method,
-            "sequences": f"{len(self):,} of exactly {self.recipe.sequence_tokens:,} tokens",
-            "read from": ", ".join(
-                source.name or source.path for source in self.recipe.ingest.sources
-            ),
+            "sequences": f"{len(self):,} of exactly {tokens:,} tokens",
+            "read from": ", ".join(source.name or source.path for source in sources),
         }
-        heads = "".join(
-            f"<th>{head}</th>"
-            for head in ("sequence", "about", "chunks", "mean cosine")
-        )
+        heads = ""
+        for head in ("sequence", "about", "chunks", "mean cosine"):
+            heads += f"<th>{head}</th>"
         rows = ""
         for number, sequence in enumerate(islice(self.sequences(), _FIRST)):
-            cosines, lead = (
-                pieces.scored(sequence.spans),
-                pieces.lead_document(sequence.spans),
-            )
-            about = next(
-                (span.source_id for span in sequence.spans if span.doc_id == lead), ""
-            )
-            chunks = sum(span.role in pieces.CHUNK_ROLES for span in sequence.spans)
-            mean = f"{sum(cosines) / len(cosines):.3f}" if cosines else "–"
-            rows += f"<tr><td>{number}</td><td>{escape(clean(about))}</td><td>{chunks:,}</td><td>{mean}</td></tr>"
-        return f"{facts_html(str(self), **facts)}<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+            rows += _row_html(number, sequence)
+        return (
+            f"{facts_html(str(self), **facts)}<table><thead><tr>{heads}</tr></thead>"
+            f"<tbody>{rows}</tbody></table>"
+        )
 
     def other_variants(self) -> list[str]:
         """Return the names of the run directory's other variants, the oldest first."""
@@ -183,11 +190,13 @@ class Run:
 
     def sequence(self, number: int) -> Sequence:
         """Return sequence `number`, counted from 0. Raises IndexError."""
-        fix = "give the number of a sequence"
-        number = arguments.whole_number(number, "number", fix=fix, least=None)
+        number = arguments.whole_number(
+            number, "number", fix="give the number of a sequence", least=None
+        )
         if not 0 <= number < len(self):
             raise IndexError(
-                f"sequence {number} does not exist: {self} has {len(self)}, counted from 0"
+                f"sequence {number} does not exist: {self} has {len(self)}, counted "
+                "from 0"
             )
         ends = list(accumulate(self.sequences_per_part))
         part = bisect_right(ends, number)
@@ -196,33 +205,43 @@ class Run:
 
     @property
     def data(self) -> Path:
-        """The folder of its finished rows, a folder a format, with a data card."""
+        """The folder of its finished rows, a folder per format, with a data card."""
         return data_folder.folder_of(self.variant)
 
     def exported(
         self, name: str, *, split: Literal["train", "validation"] = "train"
     ) -> list[Path]:
-        """Return the exported files of a format and split, in order. Raises RunError if the run did not export it."""
+        """Return the exported files of a format and split, in order.
+
+        Raises RunError if the run did not export it.
+        """
         arguments.word(name, "name", FORMATS.names())
         arguments.word(split, "split", ("train", "validation"))
         step = export_steps.step_name(name, split)
         if step not in self.steps:
-            more = "" if split == "train" else " --set export.validation=0.01"
+            command = f"nextlong export {self} --to {name}"
+            if split != "train":
+                command += " --set export.validation=0.01"
             raise RunError(
-                f"{self} holds no {step} files; write them with: nextlong export {self} --to {name}{more}"
+                where=self,
+                problem=f"it holds no {step} files",
+                fix=f"write them with: {command}",
             )
         return self.steps[step].files(format_of(name).suffixes)
 
     def to_datasets(self) -> datasets.Dataset:
-        """Return the rows as a `datasets.Dataset`, mapped from the files; `.with_format("torch")` gives tensors.
+        """Return the rows as a `datasets.Dataset`, mapped from the files.
 
-        Raises RunError if the run exported neither arrow nor parquet, or the package is missing.
+        `.with_format("torch")` gives tensors. Raises RunError if the run exported neither
+        arrow nor parquet, or the package is missing.
         """
         try:
             import datasets
         except ImportError:
             raise RunError(
-                "to_datasets needs the package datasets (pip install datasets)"
+                where="to_datasets",
+                problem="it needs the package datasets",
+                fix="pip install datasets",
             ) from None
         if "arrow" in self.steps:
             return datasets.load_from_disk(str(self.exported("arrow")[0].parent))
@@ -247,51 +266,58 @@ class Run:
 
     def _read(self, part: int, first: int, last: int) -> Iterator[Sequence]:
         for block in resolve(self.files, part, first=first, take=last):
-            metadata = [json.loads(line) if line else {} for line in block.metadata]
-            roles = [schemas.ROLES[role] for role in block.roles.tolist()]
-            arrays: tuple[Any, ...] = (
-                block.chunk_ids,
-                block.doc_ids,
-                block.source_ids,
-                metadata,
-                block.char_starts,
-            )
-            arrays += (
-                block.char_ends,
-                roles,
-                block.groups,
-                block.token_starts,
-                block.token_ends,
-                block.scores,
-            )
-            columns = [
-                array if isinstance(array, list) else array.tolist() for array in arrays
-            ]
-            for number, (start, stop) in enumerate(
-                pairwise(block.span_offsets.tolist())
-            ):
-                spans = tuple(
-                    map(schemas.Span, *(column[start:stop] for column in columns))
-                )
-                ids = block.input_ids[
-                    block.token_offsets[number] : block.token_offsets[number + 1]
-                ]
+            columns = _span_columns(block)
+            offsets = block.span_offsets.tolist()
+            for number, (start, stop) in enumerate(pairwise(offsets)):
+                own_columns = [column[start:stop] for column in columns]
+                first_token, last_token = block.token_offsets[number : number + 2]
                 yield Sequence(
-                    block.sequence_ids[number],
-                    block.methods[number],
-                    ids,
-                    spans,
-                    self,
-                    block,
-                    number,
+                    id=block.sequence_ids[number],
+                    method=block.methods[number],
+                    input_ids=block.input_ids[first_token:last_token],
+                    spans=tuple(map(schemas.Span, *own_columns)),
+                    _run=self,
+                    _block=block,
+                    _number=number,
                 )
+
+
+def _span_columns(block: Resolved) -> list[list[Any]]:
+    """Return the fields of all spans of a block, in the order of those of `Span`."""
+    return [
+        block.chunk_ids.tolist(),
+        block.doc_ids.tolist(),
+        block.source_ids.tolist(),
+        [json.loads(line) if line else {} for line in block.metadata],
+        block.char_starts.tolist(),
+        block.char_ends.tolist(),
+        [schemas.ROLES[role] for role in block.roles.tolist()],
+        block.groups.tolist(),
+        block.token_starts.tolist(),
+        block.token_ends.tolist(),
+        block.scores.tolist(),
+    ]
+
+
+def _row_html(number: int, sequence: Sequence) -> str:
+    """Return a sequence as a row of the table that a notebook shows."""
+    spans = sequence.spans
+    lead = pieces.lead_document(spans)
+    source_id = next((span.source_id for span in spans if span.doc_id == lead), "")
+    chunks = sum(span.role in pieces.CHUNK_ROLES for span in spans)
+    cosines = pieces.scored(spans)
+    mean = f"{sum(cosines) / len(cosines):.3f}" if cosines else "–"
+    about = escape(clean(source_id))
+    return (
+        f"<tr><td>{number}</td><td>{about}</td><td>{chunks:,}</td><td>{mean}</td></tr>"
+    )
 
 
 def facts_html(title: str, **facts: str) -> str:
-    """Return facts as HTML without script or style sheet, because a notebook trusts neither."""
-    lines = "".join(
-        f"<br>{escape(name)}: {escape(clean(value))}" for name, value in facts.items()
-    )
+    """Return facts as HTML without script or style sheet: a notebook trusts neither."""
+    lines = ""
+    for name, value in facts.items():
+        lines += f"<br>{escape(name)}: {escape(clean(value))}"
     return f"<p><b>{escape(clean(title))}</b>{lines}</p>"
 
 
@@ -304,13 +330,15 @@ def proportions_of(mix: Any, runs: SequenceOf[Run]) -> tuple[float, ...]:
     shares = arguments.listed(mix, "mix", fix=fix)
     if len(shares) != len(runs):
         raise ArgumentError(
-            f"the mix has {len(shares)} proportions for {len(runs)} runs; give one for each"
+            where="mix",
+            problem=f"it has {len(shares)} proportions for {len(runs)} runs",
+            fix="give one for each",
         )
     proportions = []
-    for place, share in enumerate(shares):
-        proportion = arguments.number(share, f"mix[{place}]", fix=fix)
+    for index, share in enumerate(shares):
+        proportion = arguments.number(share, f"mix[{index}]", fix=fix)
         if proportion <= 0:
-            raise arguments.wrong(f"mix[{place}]", share, "is not above 0", fix=fix)
+            raise arguments.wrong(f"mix[{index}]", share, "is not above 0", fix=fix)
         proportions.append(proportion)
     return tuple(proportions)
 
@@ -321,51 +349,79 @@ def check_mix(
     *,
     by: str = "sequences",
 ) -> None:
-    """Raise a user's error if runs do not mix: different tokenizers, or the same run twice."""
+    """Raise a user's error if runs do not mix.
+
+    They have different tokenizers, or one run is given twice.
+    """
     if not runs:
-        raise RecipeError("no run is given; name at least one run directory")
+        raise RecipeError(
+            where="runs",
+            problem="no run is given",
+            fix="name at least one run directory",
+        )
     if by != "sequences" and not proportions:
         raise RecipeError(
-            f"by={by!r} is the unit of the proportions of a mix, which has none; give them, such as 1,2"
+            where="by",
+            value=repr(by),
+            problem="is the unit of the proportions of a mix, which has none",
+            fix="give them, such as 1,2",
         )
-    composed = [
-        (run.steps["compose"].manifest["fingerprint"], len(run)) for run in runs
-    ]
-    if twice := [
-        run for place, run in enumerate(runs) if composed[place] in composed[:place]
-    ]:
-        raise RecipeError(
-            f"{twice[0]} is in the mix twice, with the same sequences; name each run once"
-        )
-
-    def ids_of(run: Run) -> Json:
-        step, special = run.steps["tokenizer"], sequence_files.special_ids(run.steps)
-        name = TokenizerFiles(step).tokenizer.name
-        hashes = [
-            part["files"][name]["xxh3"]
-            for part in step.manifest["parts"]
-            if name in part["files"]
-        ]
-        return {"tokenizer": hashes, "bos or eos": (special.bos, special.eos)}
-
-    ids = ids_of(runs[0])
+    composed = []
+    for run in runs:
+        composed.append((run.steps["compose"].manifest["fingerprint"], len(run)))
+        if composed[-1] in composed[:-1]:
+            raise RecipeError(
+                where=run,
+                problem="it is in the mix twice, with the same sequences",
+                fix="name each run once",
+            )
     for run in runs[1:]:
-        if differing := [
-            what for what, value in ids_of(run).items() if value != ids[what]
-        ]:
+        _check_tokens(runs[0], run)
+
+
+def _check_tokens(first: Run, other: Run) -> None:
+    """Raise RunError if the token ids of two runs, or their numbers, do not mix."""
+    ids = _ids_of(first)
+    for name, value in _ids_of(other).items():
+        if value != ids[name]:
             raise RunError(
-                f"{runs[0]} and {run} do not have the same {differing[0]}, so their token ids do not mix; run one of "
-                "them again with the other's `tokenizer`, which reuses its vectors and candidates"
+                where=f"{first} and {other}",
+                problem=(
+                    f"they do not have the same {name}, so their token ids do not mix"
+                ),
+                fix=(
+                    "run one of them again with the other's `tokenizer`, which reuses "
+                    "its vectors and candidates"
+                ),
             )
-        if (
-            runs[0].recipe.export.extra_tokens != run.recipe.export.extra_tokens
-        ):  # in a row, one token is a gap
-            recipes = [(one.recipe, one) for one in (runs[0], run)]
-            lengths = [
-                f"{of.sequence_tokens:,} tokens of {one} (for {', '.join(of.export.formats)})"
-                for of, one in recipes
-            ]
-            raise RunError(
-                f"sequences of {' and '.join(lengths)} do not mix: one of them has a token more than compose.target_tokens; run it "
-                "again with the formats of the other (--set export.formats=…), which reuses vectors and candidates"
+    # In a row, one token is a gap.
+    if first.recipe.export.extra_tokens != other.recipe.export.extra_tokens:
+        lengths = []
+        for run in (first, other):
+            formats = ", ".join(run.recipe.export.formats)
+            lengths.append(
+                f"{run.recipe.sequence_tokens:,} tokens of {run} (for {formats})"
             )
+        raise RunError(
+            where=f"sequences of {' and '.join(lengths)}",
+            problem=(
+                "they do not mix: one of them has a token more than "
+                "compose.target_tokens"
+            ),
+            fix=(
+                "run it again with the formats of the other (--set export.formats=…), "
+                "which reuses vectors and candidates"
+            ),
+        )
+
+
+def _ids_of(run: Run) -> Json:
+    """Return what determines the token ids of a run, by its name in a message."""
+    tokenizer = run.steps["tokenizer"]
+    special = sequence_files.special_ids(run.steps)
+    name = TokenizerFiles(tokenizer).tokenizer.name
+    hashes = []
+    for part in tokenizer.manifest["parts"]:
+        if name in part["files"]:
+            hashes.append(part["files"][name]["xxh3"])
+    return {"tokenizer": hashes, "bos or eos": (special.bos, special.eos)}
