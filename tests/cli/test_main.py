@@ -396,7 +396,7 @@ def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_
         (["--into", ""], "--into: it is empty; give a folder or a URL, or remove it"),
         (
             ["--replace"],
-            "--replace needs --into, the destination whose files it replaces; add --into DIR-or-URL",
+            "--replace: it needs --into, the destination whose files it replaces; add --into DIR-or-URL",
         ),
         (
             ["--by", "sequences"],

@@ -138,11 +138,11 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
         ),
         (
             {"overrides": ["export.pck=1", "export.shard_mb=0"]},
-            r"^--set export\.pck=1 --set export\.shard_mb=0: export\.shard_mb must be greater than 0[^\n]*\nunknown key",
+            r"^--set export\.pck=1 --set export\.shard_mb=0: export\.shard_mb must be[^\n]*\n--set .*: unknown key",
         ),
         (
             {"overrides": ["export.pack"]},
-            r"^--set 'export\.pack' is not KEY=VALUE; write --set export\.pack=",
+            r"^--set 'export\.pack': it is not KEY=VALUE; write --set export\.pack=",
         ),
         (
             {"formats": ["megatron"], "overrides": ["export.megatron_eod=nope"]},
@@ -156,7 +156,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
             {"overrides": ["export.shared_chunks=leave-out"]},
             "shared_chunks is leave-out but validation is 0",
         ),
-        ({"stale": "replace"}, "--replace needs --into"),
+        ({"stale": "replace"}, "--replace: it needs --into"),
         (
             {"by": "tokens"},
             "by='tokens' is the unit of the proportions of a mix, which has none",
@@ -491,8 +491,6 @@ def test_rows_are_no_longer_than_the_runs_unless_asked(own_run, short_documents)
 
 
 def test_tokens_of_short_rows_need_short_documents(own_run):
-    with pytest.raises(
-        RecipeError,
-        match="--short-tokens without a file of short documents; name one after the first run",
-    ):
+    with pytest.raises(RecipeError) as error:
         runs_export.export([own_run], short_tokens=256)
+    assert error.value.where == "--short-tokens"

@@ -201,8 +201,8 @@ def test_fewer_sequences_are_the_first_of_more(run, folder, own_run):
     assert len(rows_of(opened, "jsonl")) == 2
     with pytest.raises(RunError) as error:
         opened.exported("parquet")
-    assert error.value.where == str(own_run)
-    assert f"nextlong export {own_run} --to parquet" in error.value.fix
+    assert error.value.where == str(opened)
+    assert f"nextlong export {opened} --to parquet" in error.value.fix
 
 
 def test_run_returns_the_opened_run_each_time(folder):

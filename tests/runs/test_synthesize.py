@@ -224,26 +224,26 @@ def test_other_keys_are_settings():
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        ([], {}, "texts is empty; give a list of texts with words"),
-        ("one text", {}, "texts is one str; give a list"),
+        ([], {}, "texts: there are none; give"),
+        ("one text", {}, "texts: it is one str; give"),
         (
             [3],
             {},
-            r"texts\[0\] is 3; give strings, or dictionaries with text",
+            r"texts\[0\]: it is 3; give",
         ),
-        ([{"body": "x"}], {"text": "words"}, r"texts\[0\] has the keys body "),
+        ([{"body": "x"}], {"text": "words"}, r"texts\[0\]: it has the keys body "),
         ([{"url": "https://a.org/b"}], {}, "no column looks like text"),
-        ([{"text": 3}], {"text": "text"}, r"texts\[0\] .*text is not a string"),
+        ([{"text": 3}], {"text": "text"}, r"texts\[0\]: .*text is not a string"),
         (["a few words"], {}, "seq_len=96 is more than the corpus has"),
         (TEXTS, {"num_sequences": 0}, "num_sequences must be greater than 0 or 'all'"),
         (TEXTS, {"seq_len": "long"}, "nextlong.synthesize: seq_len must be"),
-        (["", " "], {}, r"all 2 texts are empty; give a list of texts with words"),
+        (["", " "], {}, r"texts: all 2 texts are empty"),
         (
             TEXTS,
             {"settings": ["nonsense"]},
-            r"settings has 'nonsense', .*; write settings=\['mine.near_duplicates=0.9'\]",
+            r"settings: .*'nonsense', .*; write settings=\['mine.near_duplicates=0.9'\]",
         ),
-        (TEXTS, {"settings": "nonsense"}, "settings has 'nonsense'"),
+        (TEXTS, {"settings": "nonsense"}, "settings: it has 'nonsense'"),
         (
             TEXTS,
             {"settings": ["compose.target_tokens=long"]},
@@ -252,7 +252,7 @@ def test_other_keys_are_settings():
         (
             TEXTS,
             {"tokenizer": 5},
-            "tokenizer is int; give a path, a hub name, or a fast tokenizer",
+            "tokenizer: it is of type int; give",
         ),
     ],
 )

@@ -1,10 +1,12 @@
 """Synthesize: from texts in memory to a finished run, in one call.
 
-In:  strings, dictionaries or a `datasets.Dataset`. Out: a `Run` in a folder named by the texts, so that the same texts with
-other settings reuse what is embedded and searched already.
+In:  strings, dictionaries or a `datasets.Dataset`. Out: a `Run` in a folder named by the
+texts, so that the same texts with other settings reuse what is embedded and searched
+already.
 
-Everything runs in this process, so that a script needs no `if __name__ == "__main__":` and a notebook no script; for a corpus
-of gigabytes write a recipe (`nextlong init`), which uses all cores.
+Everything runs in this process, so that a script needs no `if __name__ == "__main__":`
+and a notebook no script; for a corpus of gigabytes write a recipe (`nextlong init`),
+which uses all cores.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from nextlong.engine import store
 from nextlong.engine.progress import Reporter, reporter_for
 from nextlong.errors import ArgumentError, CorpusError, NextlongError, RecipeError
 from nextlong.pipeline import STEP_TITLES
-from nextlong.reading.choose_columns import choose_columns
+from nextlong.reading.choose_columns import ColumnChoice, choose_columns
 from nextlong.reading.document_text import document_text, value_at
 from nextlong.reading.records import RejectKind
 from nextlong.recipe import Recipe
@@ -49,13 +51,14 @@ from nextlong.sequences.tokenizer import (
     local_path,
 )
 
+_ORIGIN: Final = "nextlong.synthesize"
 _SETTINGS_FIX: Final = "write settings=['mine.near_duplicates=0.9']"
 _FOLDER: Final = "nextlong-runs"
-_MOST_CHUNK_CHARS, _LEAST_CHUNK_CHARS = 2048, 64
-_CHUNKS_A_SEQUENCE: Final = (
-    16  # at least, so that several negatives fit between two chunks of a document
-)
-_CHUNKS_A_DOCUMENT: Final = 3  # of a median one, where texts are short
+_MAX_CHUNK_CHARS: Final = 2048
+_MIN_CHUNK_CHARS: Final = 64
+# At least, so that several negatives fit between two chunks of a document.
+_CHUNKS_PER_SEQUENCE: Final = 16
+_CHUNKS_PER_DOCUMENT: Final = 3  # of a median one, where texts are short
 _SAMPLE_ROWS: Final = 256  # by which the columns are judged
 _STAND_IN_ENTRIES: Final = 4096
 _ARGUMENTS: Final = {
@@ -81,48 +84,50 @@ def synthesize(
     """Make long sequences from short texts and return them as a finished run.
 
     Args:
-        texts: strings, dictionaries, or a `datasets.Dataset`, whose rows are dictionaries.
-        tokenizer: a tokenizer.json, a folder with one, a hub name, or a tokenizer of `transformers` or `tokenizers`. None
-            trains a stand-in on the texts, which is not compatible with any pretrained model. Each sequence begins and
-            ends as `nextlong init` finds it: with EOS, and with BOS if the tokenizer puts it before every text; other
-            tokens, or none: settings=["tokenizer.eos=null"].
+        texts: strings, dictionaries, or a `datasets.Dataset`, whose rows are
+            dictionaries.
+        tokenizer: a tokenizer.json, a folder with one, a hub name, or a tokenizer of
+            `transformers` or `tokenizers`. None trains a stand-in on the texts, which is
+            not compatible with any pretrained model. Each sequence begins and ends as
+            `nextlong init` finds it: with EOS, and with BOS if the tokenizer puts it
+            before every text; other tokens, or none: settings=["tokenizer.eos=null"].
         seq_len: tokens of each sequence, exactly; "128k" counts 1,024s.
         num_sequences: how many; "all": one from each text that can be extended.
-        text: the column with the text, as in a recipe: a string, a path such as "body_text[].text", or several columns to
-            join. None chooses one by its name and values, as `nextlong init` does, and says which.
+        text: the column with the text, as in a recipe: a string, a path such as
+            "body_text[].text", or several columns to join. None chooses one by its name
+            and values, as `nextlong init` does, and says which.
         id: the column with ids. None chooses one in the same way; without any, documents
             are numbered, and so are those whose id is null.
-        folder: where texts and run are kept; by default `nextlong-runs/`, in the working directory, and a hash of the texts.
+        folder: where texts and run are kept; by default `nextlong-runs/`, in the working
+            directory, and a hash of the texts.
         settings: other recipe keys, as `--set` takes them: "mine.near_duplicates=0.9".
         progress: show the steps, as bars on a terminal and as lines elsewhere.
 
     Raises:
-        NextlongError: for every mistake of the caller: no texts, too few for one sequence, an unknown tokenizer.
+        NextlongError: for every mistake of the caller: no texts, too few for one
+            sequence, an unknown tokenizer.
     """
     parent = arguments.path(
         _FOLDER if folder is None else folder, "folder", fix="give the path of a folder"
     )
-    fix = "give a number of tokens, or a string such as '128k'"
-    seq_len = _size(seq_len, "seq_len", fix=fix)
-    fix = "give a number of sequences, or 'all'"
-    num_sequences = _size(num_sequences, "num_sequences", fix=fix)
-    given = [settings] if isinstance(settings, str) else settings
-    given = arguments.strings(given, "settings", fix=_SETTINGS_FIX)
-    for setting in given:
-        if "=" not in setting:
-            raise ArgumentError(
-                f"settings has {setting!r}, which is not KEY=VALUE; {_SETTINGS_FIX}"
-            )
+    seq_len = _size(
+        seq_len, "seq_len", fix="give a number of tokens, or a string such as '128k'"
+    )
+    num_sequences = _size(
+        num_sequences, "num_sequences", fix="give a number of sequences, or 'all'"
+    )
+    overrides = _overrides(settings)
     if not isinstance(progress, bool):
-        fix = "give True or False"
-        raise arguments.wrong("progress", progress, "is not a bool", fix=fix)
+        raise arguments.wrong(
+            "progress", progress, "is not a bool", fix="give True or False"
+        )
     # A notebook's kernel asks for colours, but shows what a bar has overwritten.
     console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
     reporter = reporter_for(console, STEP_TITLES) if progress else Reporter()
     rows = _rows(texts)
     columns = _columns(rows, text=text, id=id, tell=reporter.tell)
     path, chars = _written(rows, columns, parent=parent)
-    plain = {
+    data = {
         "run_dir": str(path.parent / "run"),
         "executor": "serial",
         "ingest": {"sources": [{"path": str(path), "name": "texts"}]},
@@ -131,38 +136,64 @@ def synthesize(
         "export": {"formats": ["arrow"]},
     }
     with _arguments_named():
-        checked = Recipe.from_dict(plain, origin="nextlong.synthesize")
-    # Chunks are so small that sequences and texts hold several.
-    of_sequence = (
-        checked.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN / _CHUNKS_A_SEQUENCE
-    )
-    of_text = statistics.median(chars) / _CHUNKS_A_DOCUMENT
-    chunk_chars = int(
-        min(_MOST_CHUNK_CHARS, max(_LEAST_CHUNK_CHARS, min(of_sequence, of_text)))
-    )
-    overrides = [f"chunk.max_chars={chunk_chars}", *given]
-    recipe = Recipe.from_dict(plain, overrides=overrides, origin="nextlong.synthesize")
+        checked = Recipe.from_dict(data, origin=_ORIGIN)
+    max_chars = _chunk_chars(checked.compose.target_tokens, chars)
+    overrides = [f"chunk.max_chars={max_chars}", *overrides]
+    recipe = Recipe.from_dict(data, overrides=overrides, origin=_ORIGIN)
     with _arguments_named():
         (run,) = export.run(recipe, reporter=reporter).runs
     if recipe.compose.sequences != "all" and len(run) < recipe.compose.sequences:
         causes = "; ".join(why_fewer(recipe.compose, run.steps))
         warnings.warn(
-            f"{len(run):,} sequences, fewer than num_sequences={num_sequences} ({causes})",
+            f"{len(run):,} sequences, fewer than num_sequences={num_sequences} "
+            f"({causes})",
             stacklevel=2,
         )
     return run
 
 
+def _overrides(settings: Iterable[str]) -> list[str]:
+    """Return the settings as a list, or raise ArgumentError."""
+    given = [settings] if isinstance(settings, str) else settings
+    overrides = list(arguments.strings(given, "settings", fix=_SETTINGS_FIX))
+    for setting in overrides:
+        if "=" not in setting:
+            raise ArgumentError(
+                where="settings",
+                problem=f"it has {setting!r}, which is not KEY=VALUE",
+                fix=_SETTINGS_FIX,
+            )
+    return overrides
+
+
+def _chunk_chars(target_tokens: int, chars: Sequence[int]) -> int:
+    """Return a chunk size at which sequences, and texts of these `chars`, hold several."""
+    of_sequence = target_tokens * TYPICAL_CHARS_PER_TOKEN / _CHUNKS_PER_SEQUENCE
+    of_text = statistics.median(chars) / _CHUNKS_PER_DOCUMENT
+    at_least_min = max(_MIN_CHUNK_CHARS, min(of_sequence, of_text))
+    return int(min(_MAX_CHUNK_CHARS, at_least_min))
+
+
 @contextmanager
 def _arguments_named() -> Iterator[None]:
-    """Name the arguments of the call in an error, where it names the recipe's keys; a command in it stays as it is."""
+    """Name the arguments of the call in an error, where it names the recipe's keys.
+
+    A command in it stays as it is.
+    """
     try:
         yield
     except NextlongError as error:
-        message = str(error)
-        for key, argument in _ARGUMENTS.items():
-            message = re.sub(rf"(?<!--set ){re.escape(key)}\b", argument, message)
-        raise type(error)(message) from None
+        error.where = _with_arguments(error.where)
+        error.problem = _with_arguments(error.problem)
+        error.fix = _with_arguments(error.fix)
+        error.args = (_with_arguments(str(error)),)
+        raise error from None
+
+
+def _with_arguments(text: str) -> str:
+    for key, argument in _ARGUMENTS.items():
+        text = re.sub(rf"(?<!--set ){re.escape(key)}\b", argument, text)
+    return text
 
 
 def _size(size: Any, name: str, *, fix: str) -> Any:
@@ -175,7 +206,8 @@ def _size(size: Any, name: str, *, fix: str) -> Any:
 def _rows(texts: Iterable[_Text]) -> list[_Text]:
     fix = "give a list of texts, each a document"
     if isinstance(texts, str | bytes | Mapping):
-        raise CorpusError(f"texts is one {type(texts).__name__}; {fix}")
+        kind = type(texts).__name__
+        raise CorpusError(where="texts", problem=f"it is one {kind}", fix=fix)
     return arguments.listed(texts, "texts", fix=fix)
 
 
@@ -198,70 +230,92 @@ def _columns(
 
     Raises CorpusError if no column looks like text.
     """
-    fix = "name a column"
-    if text is not None:
-        named = [text] if isinstance(text, str) else text
-        text = arguments.strings(named, "text", fix=fix)
-        if not text or not all(text):
-            raise arguments.wrong("text", text, "names no column", fix=fix)
+    named = None if text is None else _named_columns(text)
     if id is not None and not isinstance(id, str):
-        raise arguments.wrong("id", id, "is not a string", fix=fix)
+        raise arguments.wrong("id", id, "is not a string", fix="name a column")
     records = [row for row in rows if isinstance(row, Mapping)]
     if len(records) > _SAMPLE_ROWS:
         records = random.Random(0).sample(records, _SAMPLE_ROWS)
-    # The column that is named for the ids cannot be the text.
-    judged = [
-        {name: value for name, value in record.items() if name != id}
-        for record in records
-    ]
-    choice = choose_columns(judged)
-    if text is not None:
-        if id in text:
-            other = "name another column for one of them"
-            raise arguments.wrong("id", id, "is a column of the text", fix=other)
-        own_id = None if choice.id in text else choice.id
-        return _Columns(tuple(text), id or own_id or "id")
+    choice = choose_columns([_without(record, id) for record in records])
+    if named is not None:
+        if id in named:
+            fix = "name another column for one of them"
+            raise arguments.wrong("id", id, "is a column of the text", fix=fix)
+        own_id = None if choice.id in named else choice.id
+        return _Columns(named, id or own_id or "id")
     id_column = id or choice.id or "id"
     if not records:
         return _Columns(("text",), id_column)
     if choice.text is None:
-        names = ", ".join(map(str, records[0]))
+        keys = ", ".join(map(str, records[0]))
         raise CorpusError(
-            f"texts: no column looks like text (the first row has the keys {names}); name it with text=…"
+            where="texts",
+            problem=f"no column looks like text (the first row has the keys {keys})",
+            fix="name it with text=…",
         )
-    rivals = [rival.name for rival in choice.rivals(choice.text)]
-    if rivals:
-        note = f"text={choice.text!r} was preferred to {', '.join(rivals)}; name the column with text=…"
-        warnings.warn(note, stacklevel=3)
-    elif choice.text != "text":
-        tell(f"text={choice.text!r}: the column that looks like text")
-    title = choice.title(choice.text)
-    if title is not None:
-        joined = f"text={[title, choice.text]}"
-        tell(f"column {title!r} is not used; {joined} joins both")
+    _tell_choice(choice, choice.text, tell)
     return _Columns((choice.text,), id_column)
+
+
+def _named_columns(text: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the columns that the argument `text` names, or raise ArgumentError."""
+    fix = "name a column"
+    given = [text] if isinstance(text, str) else text
+    columns = arguments.strings(given, "text", fix=fix)
+    if not columns or not all(columns):
+        raise arguments.wrong("text", columns, "names no column", fix=fix)
+    return tuple(columns)
+
+
+def _without(record: Mapping[str, Any], id_column: str | None) -> dict[str, Any]:
+    """Return a row without the column that is named for the ids: it cannot be the text."""
+    return {name: value for name, value in record.items() if name != id_column}
+
+
+def _tell_choice(choice: ColumnChoice, text: str, tell: Callable[[str], None]) -> None:
+    """Tell which column was chosen for the text, and what was not."""
+    rivals = [rival.name for rival in choice.rivals(text)]
+    if rivals:
+        warnings.warn(
+            f"text={text!r} was preferred to {', '.join(rivals)}; name the column with "
+            "text=…",
+            stacklevel=4,
+        )
+    elif text != "text":
+        tell(f"text={text!r}: the column that looks like text")
+    title = choice.title(text)
+    if title is not None:
+        tell(f"column {title!r} is not used; text={[title, text]} joins both")
 
 
 def _written(
     rows: Sequence[_Text], columns: _Columns, *, parent: Path
 ) -> tuple[Path, list[int]]:
-    """Write the texts as a JSONL file whose folder is named by their hash; return it, and each text's characters."""
-    content, chars, has_words = bytearray(), [], False
+    """Write the texts as a JSONL file whose folder is named by their hash.
+
+    Return it, and each text's characters.
+    """
+    content = bytearray()
+    chars = []
+    has_words = False
     for number, row in enumerate(rows):
         text = row if isinstance(row, str) else _text_in(row, columns, number)
         own_id = row.get(columns.id) if isinstance(row, Mapping) else None
-        record = {"id": str(number if _is_missing(own_id) else own_id), "text": text}
-        content += (
-            json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass")
-            + b"\n"
-        )
+        document_id = number if _is_missing(own_id) else own_id
+        record = {"id": str(document_id), "text": text}
+        line = json.dumps(record, ensure_ascii=False)
+        content += line.encode("utf-8", "surrogatepass")
+        content += b"\n"
         if text is not None:
             chars.append(len(text))
             has_words = has_words or bool(text.strip())
     if not has_words:
-        what = f"all {len(chars):,} texts are empty" if chars else "texts is empty"
         raise CorpusError(
-            f"{what}; give a list of texts with words in them, each a document"
+            where="texts",
+            problem=(
+                f"all {len(chars):,} texts are empty" if chars else "there are none"
+            ),
+            fix="give a list of texts with words in them, each a document",
         )
     path = parent / xxhash.xxh3_64_hexdigest(content)[:12] / "texts.jsonl"
     try:
@@ -270,27 +324,38 @@ def _written(
         problem = f"cannot hold folders ({error.strerror})"
         fix = "give the path of a folder"
         raise arguments.wrong("folder", str(parent), problem, fix=fix) from None
-    if not path.exists():  # else the run would take equal texts for a changed file
+    # The run would take equal texts that are written again for a changed file.
+    if not path.exists():
         store.write_file(path, bytes(content))
     return path, chars
 
 
 def _text_in(row: Any, columns: _Columns, number: int) -> str | None:
-    """Return the text of a row, None if it is null. Raises CorpusError if the row has none."""
-    cure = "give strings, or dictionaries with text (text=… names its key)"
+    """Return the text of a row, None if it is null.
+
+    Raises CorpusError if the row has none.
+    """
+    where = f"texts[{number}]"
+    fix = "give strings, or dictionaries with text (text=… names its key)"
     if not isinstance(row, Mapping):
-        raise CorpusError(f"texts[{number}] is {row!r:.60}; {cure}")
+        raise CorpusError(where=where, problem=f"it is {row!r:.60}", fix=fix)
     values = [value_at(dict(row), column) for column in columns.texts]
     text = document_text(columns.texts, values)
     if isinstance(text, str):
         return text
     kind, detail = text
+    # Ingest counts rows without a text, and refuses more than a few.
     if kind is RejectKind.NULL:
-        return None  # ingest counts it, and refuses more than a few
+        return None
     keys = ", ".join(map(str, row))
-    problem = f"{kind}: {detail}" if detail else f"{kind}"
+    reason = f"{kind}: {detail}" if detail else f"{kind}"
     raise CorpusError(
-        f"texts[{number}] has the keys {keys} and no text in {', '.join(columns.texts)} ({problem}); {cure}"
+        where=where,
+        problem=(
+            f"it has the keys {keys} and no text in {', '.join(columns.texts)} "
+            f"({reason})"
+        ),
+        fix=fix,
     )
 
 
@@ -304,7 +369,10 @@ def _is_missing(value: Any) -> bool:
 
 
 def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:
-    """Return the recipe's tokenizer, with the ends that `nextlong init` finds; an object is written into the folder."""
+    """Return the recipe's tokenizer, with the ends that `nextlong init` finds.
+
+    An object is written into the folder.
+    """
     if given is None:
         return {"train": _STAND_IN_ENTRIES, "eos": END_OF_TEXT}
     if isinstance(given, str | Path):
@@ -315,19 +383,27 @@ def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:
         return {"source": str(given)} | _named_ends(find_ends_of(config))
     inner = getattr(given, "backend_tokenizer", given)
     if not hasattr(inner, "to_str"):
-        cure = (
-            "give a path, a hub name, or a fast tokenizer of transformers or tokenizers"
+        raise RecipeError(
+            where="tokenizer",
+            problem=f"it is of type {type(given).__name__}",
+            fix=(
+                "give a path, a hub name, or a fast tokenizer of transformers or "
+                "tokenizers"
+            ),
         )
-        raise RecipeError(f"tokenizer is {type(given).__name__}; {cure}")
     content = inner.to_str()
-    path = folder / f"tokenizer-{xxhash.xxh3_64_hexdigest(content.encode())[:12]}.json"
+    digest = xxhash.xxh3_64_hexdigest(content.encode())[:12]
+    path = folder / f"tokenizer-{digest}.json"
     if not path.exists():
         store.write_file(path, content)
     return {"source": str(path)} | _named_ends(_ends_of_object(given, content))
 
 
 def _ends_of_object(given: Any, content: str) -> Ends:
-    """Return the tokens that begin and end a document, as for the folder from which transformers loaded the object."""
+    """Return the tokens that begin and end a document.
+
+    As for the folder from which transformers loaded the object.
+    """
     keys = ("bos_token", "eos_token", "add_bos_token")
     config = {key: getattr(given, key, None) for key in keys}
     loaded_from = Path(str(getattr(given, "name_or_path", None) or ""))
