@@ -205,12 +205,7 @@ def compose(
         )
     arguments.word(fit, "fit", get_args(Fit))
     arguments.word(position, "position", get_args(_Position))
-    seed = arguments.whole_number(
-        seed,
-        "seed",
-        fix="give a whole number",
-        least=None,
-    )
+    seed = arguments.whole_number(seed, "seed", fix="give a whole number", least=None)
     min_gap_tokens = arguments.whole_number(
         min_gap_tokens,
         "min_gap_tokens",
@@ -242,12 +237,7 @@ def compose(
         eos_tokens=len(eos),
     )
     rng = rng_for(seed, "position")
-    spans = compose_spans(
-        groups,
-        rules,
-        rng=rng,
-        blocked=range(len(meta_chunks)),
-    )
+    spans = compose_spans(groups, rules, rng=rng, blocked=range(len(meta_chunks)))
     if isinstance(spans, Dropped):
         return spans
     special = {schemas.SEPARATOR: separator, schemas.BOS: bos, schemas.EOS: eos}
@@ -326,12 +316,7 @@ def compose_spans(
             return dropped
         # A copy, so that a second arrangement draws the same places.
         draws = deepcopy(rng) if rules.position == "random" else None
-        return _in_reading_order(
-            groups,
-            walkers,
-            rules,
-            rng=draws,
-        )
+        return _in_reading_order(groups, walkers, rules, rng=draws)
 
     ordered = arrange("meta-chunk" if rules.position == "tail" else "nothing")
     # Where the last meta-chunk is placed at random is known only now.
@@ -340,12 +325,7 @@ def compose_spans(
         ordered = arrange("meta-chunk")
     if isinstance(ordered, Dropped):
         return ordered
-    return _tile(
-        ordered,
-        rules,
-        cutter,
-        if_short=DropReason.TOO_FEW_NEGATIVES,
-    )
+    return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_NEGATIVES)
 
 
 def _take_negatives(
@@ -418,12 +398,7 @@ def concatenate_spans(
         (piece, schemas.DOCUMENT, group)
         for piece, group in zip(pieces, groups, strict=True)
     ]
-    return _tile(
-        ordered,
-        rules,
-        cutter,
-        if_short=DropReason.TOO_FEW_DOCUMENTS,
-    )
+    return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_DOCUMENTS)
 
 
 @dataclass
@@ -484,12 +459,7 @@ class _Walker:
         first = self.index
         tries = 0
         while tries < _MAX_CUTS and (piece := self.free()) is not None:
-            cut = self.cutter.negative(
-                piece,
-                budget,
-                placed,
-                following=self.following,
-            )
+            cut = self.cutter.negative(piece, budget, placed, following=self.following)
             if cut is not None:
                 fill = 0
                 if not cut.closed:
@@ -563,12 +533,7 @@ def _share_budget(
     left = last.take_whole(left)
     if others and left and not last.taken and last.free() is None:
         return Dropped(DropReason.NO_NEGATIVES, meta_tokens)
-    left = _fill_up(
-        last,
-        others,
-        left,
-        min_tokens,
-    )
+    left = _fill_up(last, others, left, min_tokens)
     if left:
         return Dropped(DropReason.TOO_FEW_NEGATIVES, room - left)
     if last.tokens < min_tokens:

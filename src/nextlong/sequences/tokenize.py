@@ -415,12 +415,7 @@ def tokens_step(
         max_rows = CHARS_PER_TASK * chunk_count // max(1, chars)
         path = TokenizerFiles.of(done).tokenizer
         return [
-            partial(
-                _tokenize_shards,
-                requested=group,
-                tokenizer=path,
-                engine=engine,
-            )
+            partial(_tokenize_shards, requested=group, tokenizer=path, engine=engine)
             for group in _grouped(requested, max_rows)
         ]
 
@@ -445,23 +440,13 @@ def _earlier_tokens(
     Those made from the inputs with these fingerprints, of the same rows.
     """
     for folder in sorted(run_dir.glob("[0-9][0-9]-lengths-*")):
-        lengths = _open_tokens(
-            "lengths",
-            folder,
-            fingerprints,
-            config,
-        )
+        lengths = _open_tokens("lengths", folder, fingerprints, config)
         if lengths is not None:
             files = TokensFiles(lengths)
             pairs = zip(files.offsets, files.ids, strict=True)
             yield [(None, offsets, ids) for offsets, ids in pairs]
     for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
-        tokens = _open_tokens(
-            "tokens",
-            folder,
-            fingerprints,
-            config,
-        )
+        tokens = _open_tokens("tokens", folder, fingerprints, config)
         if tokens is None:
             continue
         # A folder that is partly removed: tokenize these rows again.

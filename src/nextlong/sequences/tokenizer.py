@@ -320,15 +320,7 @@ def special_id(tokenizer: Tokenizer | Path, name: str, *, key: str) -> int:
         return known_id
     added_tokens = tokenizer.get_added_tokens_decoder().values()
     added = [token.content for token in added_tokens]
-    near = (
-        difflib.get_close_matches(
-            name,
-            added,
-            n=3,
-            cutoff=0.3,
-        )
-        or added[:3]
-    )
+    near = difflib.get_close_matches(name, added, n=3, cutoff=0.3) or added[:3]
     advice = "it has no special tokens"
     if near:
         advice = f"its closest special tokens: {', '.join(near)}"
@@ -439,12 +431,7 @@ def _measured_texts(
     # Rows: key, shard, row of the chunk; columns ascending by key.
     sampled = np.empty((3, 0), np.uint64)
     for shard, (documents, chunks) in enumerate(corpus):
-        keys = _chunk_keys(
-            documents,
-            chunks,
-            seed=seed,
-            stage="tokenizer-measure",
-        )
+        keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-measure")
         rows = np.argsort(keys, kind="stable")[:MEASURED_CHUNKS]
         shards = np.full(len(rows), shard, np.uint64)
         sample = np.stack([keys[rows], shards, rows.astype(np.uint64)])
@@ -472,12 +459,7 @@ def _training_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterat
         total_chars += int((table["end"] - table["start"]).sum())
     threshold = threshold_for(TRAINING_CHARS / max(total_chars, 1))
     for documents, chunks in corpus:
-        keys = _chunk_keys(
-            documents,
-            chunks,
-            seed=seed,
-            stage="tokenizer-train",
-        )
+        keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-train")
         rows = np.flatnonzero(keys <= threshold)
         for batch in iter_chunk_texts(documents, chunks, rows):
             yield from batch.texts
@@ -736,12 +718,7 @@ def find_ends(
     if not before and adds_bos:
         before = list(_named_in(configs, "bos", tokenizer))
     bos, bos_source = next(iter(before), (None, ""))
-    return Ends(
-        bos=bos,
-        eos=eos,
-        bos_source=bos_source,
-        eos_source=eos_source,
-    )
+    return Ends(bos=bos, eos=eos, bos_source=bos_source, eos_source=eos_source)
 
 
 def _configs(folder: Path | None) -> dict[str, dict[str, Any]]:

@@ -67,12 +67,7 @@ def verify(
     """
     run = StoredRun(run_dir, sample=sample, seed=seed)
     if workers > 1 and _stored_bytes(run) > _WORTH_PROCESSES_BYTES:
-        yield from _side_by_side(
-            run,
-            run_dir,
-            workers=workers,
-            starting=starting,
-        )
+        yield from _side_by_side(run, run_dir, workers=workers, starting=starting)
     else:
         starting("hashes")
         yield from check_files(run)

@@ -92,12 +92,7 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
             for row, text in enumerate(texts, first):
                 name = f"document {document_name(row, shard)}"
                 stored_hash = hashes[row - first]
-                for problem in _document_problems(
-                    text,
-                    stored_hash,
-                    recorded,
-                    row,
-                ):
+                for problem in _document_problems(text, stored_hash, recorded, row):
                     documents.breach(f"{name} has {problem}")
                 tiles = [column[bounds[row] : bounds[row + 1]] for column in columns]
                 problem = _tiling_problem(text, tiles, is_kept=bool(keep[row]))
@@ -205,12 +200,7 @@ def _check_columns(run: StoredRun, documents: CheckOutcome) -> list[CheckOutcome
     for shard in range(len(run.shards)):
         # Only the first document of a shard with other columns is reported.
         is_reported = False
-        for first, batch in run.documents(
-            shard,
-            "source",
-            "source_id",
-            "metadata",
-        ):
+        for first, batch in run.documents(shard, "source", "source_id", "metadata"):
             sources = batch.column("source").to_pylist()
             ids = batch.column("source_id").to_pylist()
             metadata = ["{}"] * len(ids)
@@ -364,24 +354,11 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
             judged = np.flatnonzero(by_reference[chunks.rows]).tolist()
             judged_by_reference += len(judged)
             ids.breach_each(
-                _id_problems(
-                    run,
-                    shard,
-                    chunks,
-                    judged,
-                ),
-                checked=len(chunks.rows),
+                _id_problems(run, shard, chunks, judged), checked=len(chunks.rows)
             )
             if texts.checked or lossy.chunks < _LOSSY_CHUNKS:
                 lossy_before = lossy.chunks
-                problems = list(
-                    _text_problems(
-                        run,
-                        shard,
-                        chunks,
-                        lossy,
-                    )
-                )
+                problems = list(_text_problems(run, shard, chunks, lossy))
                 new_lossy = lossy.chunks - lossy_before
                 texts.breach_each(problems, checked=len(chunks.rows) - new_lossy)
 

@@ -76,12 +76,7 @@ def check_exports(run: StoredRun) -> list[CheckOutcome]:
                 origin = f"{step.folder.name} was made from rows {fingerprint}"
                 outcome.breach(f"{origin}, which are missing")
             else:
-                comparison = Comparison(
-                    run,
-                    step,
-                    file_format,
-                    outcome,
-                )
+                comparison = Comparison(run, step, file_format, outcome)
                 comparisons[fingerprint, config["split"]].append(comparison)
         if name in run.steps and not outcome.skipped:
             outcome.breach_each(_held_out_problems(run, name))
@@ -94,12 +89,7 @@ def check_exports(run: StoredRun) -> list[CheckOutcome]:
     # Exports of the same rows are read in parallel, so that each expected row is
     # composed once.
     for (fingerprint, split), together in comparisons.items():
-        compare(
-            run,
-            rows[fingerprint],
-            split,
-            together,
-        )
+        compare(run, rows[fingerprint], split, together)
     return [*_check_rows(run, list(rows.values())), *outcomes.values()]
 
 
@@ -580,12 +570,7 @@ def _check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]
             splits = {"train": _read_split(step, "train")}
             if step.manifest["config"]["validation"]:
                 splits["validation"] = _read_split(step, "validation")
-            _check_once(
-                step,
-                splits,
-                truth,
-                once,
-            )
+            _check_once(step, splits, truth, once)
             if "validation" in splits:
                 _check_apart(
                     run,

@@ -334,12 +334,7 @@ def _verify_export(
         return
     run = None if run_dir is None else _run_of(record, run_dir)
     starting("hashes")
-    yield _check_hashes(
-        fs,
-        root,
-        sizes,
-        record,
-    )
+    yield _check_hashes(fs, root, sizes, record)
     protocols = fs.protocol
     if not isinstance(protocols, tuple | list):
         protocols = (protocols,)
@@ -476,19 +471,7 @@ def _check_rows(
     if run is not None:
         rows = run.open_rows(record["rows"])
         if not rows.damage:
-            compare(
-                run,
-                rows,
-                split,
-                [
-                    Comparison(
-                        run,
-                        step,
-                        file_format,
-                        outcome,
-                    )
-                ],
-            )
+            compare(run, rows, split, [Comparison(run, step, file_format, outcome)])
             run.name_marks([outcome])
             return
         missing = f"{run.path} no longer has the rows {record['rows']} (deleted by gc?)"

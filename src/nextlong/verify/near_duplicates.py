@@ -360,12 +360,7 @@ def _repeats(
             for b in texts:
                 if a >= first and a != b:
                     yield a, b, how
-    yield from _repeats_by_weight(
-        runs,
-        first,
-        weights=weights,
-        threshold=threshold,
-    )
+    yield from _repeats_by_weight(runs, first, weights=weights, threshold=threshold)
 
 
 def _equal_texts(words: Sequence[_Numbers], runs: _Runs) -> list[list[int]]:

@@ -101,12 +101,7 @@ def _open_step(name: str, folder: Path) -> StepFiles:
             return StepFiles(name, folder, manifest)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         damage = f"cannot be read ({error})"
-    return StepFiles(
-        name,
-        folder,
-        _NO_MANIFEST,
-        damage,
-    )
+    return StepFiles(name, folder, _NO_MANIFEST, damage)
 
 
 @dataclass(frozen=True)

@@ -87,8 +87,10 @@ def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     is_elsewhere = sequence.start != expected_starts
     is_empty = sequence.lengths < 1
     for span in _spans_where(is_elsewhere | is_empty):
-        expected = f"should begin at {expected_starts[span]}"
-        yield f"{where(span)} {expected} and hold at least one token"
+        yield (
+            f"{where(span)} should begin at {expected_starts[span]} "
+            "and hold at least one token"
+        )
 
     is_chunk = sequence.is_chunk
     for span in _spans_where(is_chunk & (sequence.doc == UNKNOWN)):
@@ -111,47 +113,23 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
     A separator is wrong if it is missing, superfluous, or of another length.
     """
     last = len(sequence.role) - 1
-    yield from _special_problems(
-        run,
-        sequence,
-        BOS,
-        index=0,
-    )
-    yield from _special_problems(
-        run,
-        sequence,
-        EOS,
-        index=last,
-    )
+    for role, expected_span in ((BOS, 0), (EOS, last)):
+        ids = run.special_ids[role]
+        spans = _spans_where(sequence.role == role)
+        expected_spans = [expected_span] if ids else []
+        has_lengths = all(sequence.lengths[span] == len(ids) for span in spans)
+        if spans != expected_spans or not has_lengths:
+            yield (
+                f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, "
+                f"the tokenizer's is {ids}"
+            )
 
     # The span that ends the text of the sequence; it is cut where the budget ends.
     final = last - 1 if run.special_ids[EOS] else last
-    wants_separator = _wants_separator(sequence)
-    yield from _present_separators(
-        run,
-        sequence,
-        wants_separator,
-        final,
-    )
-    if run.special_ids[SEPARATOR]:
-        yield from _missing_separators(sequence, wants_separator, final)
-
-
-def _special_problems(
-    run: StoredRun,
-    sequence: ResolvedSequence,
-    role: int,
-    *,
-    index: int,
-) -> Iterator[str]:
-    """Yield bos or eos spans other than the one at `index`, or with other tokens."""
-    ids = run.special_ids[role]
-    spans = _spans_where(sequence.role == role)
-    expected = [index] if ids else []
-    has_lengths = all(sequence.lengths[span] == len(ids) for span in spans)
-    if spans != expected or not has_lengths:
-        has_spans = f"sequence {sequence.number} has {ROLES[role]} at spans {spans}"
-        yield f"{has_spans}, the tokenizer's is {ids}"
+    separator_tokens = len(run.special_ids[SEPARATOR])
+    yield from _wrong_separators(sequence, separator_tokens, final)
+    if separator_tokens:
+        yield from _missing_separators(sequence, final)
 
 
 def _wants_separator(sequence: ResolvedSequence) -> NDArray[np.bool_]:
@@ -171,22 +149,21 @@ def _wants_separator(sequence: ResolvedSequence) -> NDArray[np.bool_]:
     return wants_separator
 
 
-def _present_separators(
-    run: StoredRun,
+def _wrong_separators(
     sequence: ResolvedSequence,
-    wants_separator: NDArray[np.bool_],
+    separator_tokens: int,
     final: int,
 ) -> Iterator[str]:
     """Yield the separators that should not be there, or have another length.
 
-    One separator follows a chunk that wants one. After a chunk that was cut, separators
-    fill up the tokens that the cut gave up to fall between two characters; the last of
-    them may be partial, as may a separator that ends the sequence.
+    One separator follows a chunk that wants one. After a chunk that was cut, a row of
+    separators fills up the tokens that the cut gave up to fall between two characters;
+    the last of a row may be partial, as may a separator that ends the sequence.
     """
     where = sequence.where
-    separator_tokens = len(run.special_ids[SEPARATOR])
+    wants_separator = _wants_separator(sequence)
     is_separator = sequence.role == SEPARATOR
-    followed_by_separator = np.append(is_separator[1:], False)
+    ends_row = is_separator & np.append(~is_separator[1:], True)
     # (spans,) the last span up to each that is not a separator; -1: there is none.
     indices = np.arange(len(is_separator))
     owners = np.maximum.accumulate(np.where(is_separator, -1, indices))
@@ -194,40 +171,35 @@ def _present_separators(
         owner = int(owners[span])
         has_owner = owner >= 0
         fills_cut = has_owner and sequence.is_truncated[owner]
-        ends_row = not followed_by_separator[span]
+        is_first = span == owner + 1
 
         length = sequence.lengths[span]
-        is_first = span == owner + 1
         may_be_partial = span == final or (fills_cut and not is_first)
-        is_partial = ends_row and length < separator_tokens and may_be_partial
+        is_partial = ends_row[span] and length < separator_tokens and may_be_partial
         if length != separator_tokens and not is_partial:
             yield f"{where(span)} should have {separator_tokens} tokens"
 
         is_wanted = has_owner and wants_separator[owner] and is_first
+        row_tokens = sequence.end[span] - sequence.end[owner]
         if not fills_cut and not is_wanted:
             yield f"{where(span)} does not follow a chunk that needs one"
-        elif ends_row:
-            tokens_in_row = sequence.end[span] - sequence.end[owner]
-            if tokens_in_row > separator_tokens + _MAX_TRIMMED:
-                yield (
-                    f"{where(span)} is superfluous: "
-                    "a cut between characters needs fewer separators"
-                )
+        elif ends_row[span] and row_tokens > separator_tokens + _MAX_TRIMMED:
+            yield (
+                f"{where(span)} is superfluous: "
+                "a cut between characters needs fewer separators"
+            )
 
 
-def _missing_separators(
-    sequence: ResolvedSequence,
-    wants_separator: NDArray[np.bool_],
-    final: int,
-) -> Iterator[str]:
+def _missing_separators(sequence: ResolvedSequence, final: int) -> Iterator[str]:
     """Yield the first chunk that lacks its separator.
 
     The chunk at the end of the sequence may fill it exactly. Whether a cut chunk needs
     a separator depends on its text, which `check_cuts` reads.
     """
+    wants_separator = _wants_separator(sequence) & ~sequence.is_truncated
     is_followed = np.append(sequence.role[1:] == SEPARATOR, False)
-    is_bare = wants_separator & ~sequence.is_truncated & ~is_followed
-    bare = [span for span in _spans_where(is_bare) if span != final]
+    is_final = np.arange(len(sequence.role)) == final
+    bare = _spans_where(wants_separator & ~is_followed & ~is_final)
     if bare:
         where = sequence.where(bare[0])
         yield f"{where} does not end in a newline but no separator follows it"
@@ -238,10 +210,12 @@ def _order_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]
     name = f"sequence {sequence.number}"
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
     expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
-    # What follows relies on what comes before, so only the first mistake is told.
+    # Each check relies on those before it, so only the first mistake is told.
     if not roles or not roles <= expected:
-        have = f"{run.layout} sequences have {sorted(expected)}"
-        yield f"{name} has roles {sorted(roles)}, {have}"
+        yield (
+            f"{name} has roles {sorted(roles)}, "
+            f"{run.layout} sequences have {sorted(expected)}"
+        )
     elif sequence.method != run.method:
         yield f"{name} has the method {sequence.method}, the recipe has {run.method}"
     elif sequence.layout != run.layout:
@@ -270,8 +244,8 @@ def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
         chunk = first + ordinal
         group = sequence.group[span]
         if sequence.chunk[span] != chunk or group != ordinal:
-            place = f"the place of {chunk_name(chunk)}"
-            yield f"{where(span)} of group {group} is in {place}"
+            expected = chunk_name(chunk)
+            yield f"{where(span)} of group {group} is in the place of {expected}"
             return
         if run.is_exact and sequence.is_truncated[span]:
             yield f"{where(span)} is cut, of {sequence.tokens[span]} tokens"
@@ -282,8 +256,10 @@ def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
             if sequence.is_truncated[span]:
                 yield f"{where(span)} is cut, but is not the last negative"
         if len(meta_spans) != stop - first:
-            share = f"{len(meta_spans)} of the {stop - first} chunks"
-            yield f"sequence {sequence.number} has {share} of its meta-document"
+            yield (
+                f"sequence {sequence.number} has {len(meta_spans)} "
+                f"of the {stop - first} chunks of its meta-document"
+            )
     yield from _group_problems(run, sequence, meta_chunks=len(meta_spans))
 
 
@@ -387,8 +363,10 @@ def _interleaved_problems(sequence: ResolvedSequence) -> Iterator[str]:
         group = int(sequence.group[span])
         expected_group = group_of.setdefault(document, len(group_of))
         if group != expected_group:
-            number = f"its document is number {expected_group}"
-            yield f"{where(span)} has group {group}, {number}"
+            yield (
+                f"{where(span)} has group {group}, "
+                f"its document is number {expected_group}"
+            )
         if sequence.is_truncated[span] and span != spans[-1]:
             yield f"{where(span)} is cut before the end of the sequence"
         next_chunks[document] = chunk + 1
@@ -428,9 +406,9 @@ def _gap_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     gaps = np.diff(tokens_before[meta_spans])  # (meta-chunks - 1,)
     for index in _spans_where(gaps < run.min_gap_tokens):
         where = sequence.where(int(meta_spans[index + 1]))
-        tokens = f"{gaps[index]} tokens of negatives"
         yield (
-            f"{where} has {tokens} between it and the meta-chunk before, "
+            f"{where} has {gaps[index]} tokens of negatives "
+            "between it and the meta-chunk before, "
             f"compose.min_gap_tokens is {run.min_gap_tokens}"
         )
 
@@ -461,8 +439,10 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
             problems = _documents_taken_twice(run, sequence, is_taken)
             documents.breach_each(problems, checked=1)
             if sequence.id in ids:
-                name = f"sequence {sequence.number}"
-                keys.breach(f"{name} has the id {sequence.id} of an earlier sequence")
+                keys.breach(
+                    f"sequence {sequence.number} has the id {sequence.id} "
+                    "of an earlier sequence"
+                )
             ids.add(sequence.id)
         keys.breach_each(_key_problems(run, sequence), checked=1)
 
@@ -485,9 +465,11 @@ def _documents_taken_twice(
     for shard, rows in run.by_shard(sequence.doc[sequence.role == role]):
         taken_rows = rows[is_taken[shard][rows]]
         if len(taken_rows):
-            document = f"document {document_name(taken_rows[0], shard)}"
-            name = f"sequence {sequence.number}"
-            yield f"{name}: {document} is already in an earlier sequence"
+            name = document_name(taken_rows[0], shard)
+            yield (
+                f"sequence {sequence.number}: document {name} "
+                "is already in an earlier sequence"
+            )
         is_taken[shard][rows] = True
 
 
@@ -579,16 +561,13 @@ def _cut_problems(
     sequence: ResolvedSequence,
     texts: dict[int, Tokenized],
 ) -> Iterator[str]:
-    """Yield the problems of each cut chunk of a sequence."""
+    """Yield what is wrong about each cut chunk of a sequence, by its text."""
     has_text = np.isin(sequence.chunk, list(texts))
     for span in _spans_where(sequence.is_truncated & has_text):
+        where = sequence.where(span)
         tokenized = texts[int(sequence.chunk[span])]
-        yield from _problems_of_cut(
-            run,
-            sequence,
-            span,
-            tokenized,
-        )
+        for problem in _problems_of_cut(run, sequence, span, tokenized):
+            yield f"{where} {problem}"
 
 
 def _problems_of_cut(
@@ -597,12 +576,11 @@ def _problems_of_cut(
     span: int,
     tokenized: Tokenized,
 ) -> Iterator[str]:
-    """Yield what is wrong about a cut.
+    """Yield what is wrong about a cut, as predicates of the span.
 
     It leaves no whole character; a separator follows a newline; the next chunk
     continues its line; or it splits a character although another cut would not.
     """
-    where = sequence.where(span)
     separator_tokens = len(run.special_ids[SEPARATOR])
     next_role = sequence.role[span + 1] if span + 1 < len(sequence.role) else None
     has_separator = next_role == SEPARATOR
@@ -613,16 +591,16 @@ def _problems_of_cut(
     tokens = int(sequence.lengths[span])
     chars, is_between = tokenized.first(tokens)
     ends_in_newline = tokenized.text[:chars].endswith("\n")
-    if fills_budget and not chars:
-        yield f"{where} holds a part of a character only"
-    if fills_budget and has_separator and ends_in_newline:
-        yield f"{where} ends in a newline but a separator follows it"
     ends_line = ends_in_newline and is_between
+    if fills_budget and not chars:
+        yield "holds a part of a character only"
+    if fills_budget and has_separator and ends_in_newline:
+        yield "ends in a newline but a separator follows it"
     if separator_tokens and is_before_chunk and not ends_line:
-        yield f"{where} is cut within a line, but no separator follows it"
+        yield "is cut within a line, but no separator follows it"
+
     if is_between or not separator_tokens:
         return
-
     # A negative without a separator also gives up the space for one.
     max_tokens = tokens - 1
     if fills_budget and not has_separator:
@@ -631,8 +609,7 @@ def _problems_of_cut(
         tokenized, max_tokens=max_tokens, may_end_line=not fills_budget
     )
     if kept is not None:
-        fewer = f"{tokens - kept} tokens fewer"
-        yield f"{where} ends within a character; {fewer} would not"
+        yield f"ends within a character; {tokens - kept} tokens fewer would not"
 
 
 def _cut_between_characters(
