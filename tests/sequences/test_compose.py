@@ -557,5 +557,5 @@ def test_a_file_with_fewer_drafts_than_it_should_hold_is_refused(tmp_path):
     with pa.ipc.new_file(str(path), schemas.DRAFTS):
         pass
     with pytest.raises(RunError) as error:
-        list(_drafts_and_pieces(path, 3, None, []))
+        list(_drafts_and_pieces(path, 3, tokens=None, chunks=[]))
     assert error.value.where == str(path)

@@ -1,1 +1,4 @@
-"""Sequences: drafts → token ids, exactly those of Hugging Face tokenizers → sequences of exactly T tokens."""
+"""Sequences: drafts → token ids → sequences of exactly T tokens.
+
+The ids are exactly those of Hugging Face tokenizers.
+"""

@@ -122,17 +122,18 @@ def _compose_drafts(
             pa.OSFile(f"{file_out}.sequences.arrow", "wb") as sink,
             pa.ipc.new_file(sink, schemas.SEQUENCES) as writer,
         ):
-            for draft, pieces in _drafts_and_pieces(
+            drafts_and_pieces = _drafts_and_pieces(
                 path,
                 taken,
-                inputs.tokens,
-                inputs.corpus.chunks,
-            ):
+                tokens=inputs.tokens,
+                chunks=inputs.corpus.chunks,
+            )
+            for draft, pieces in drafts_and_pieces:
                 spans = _compose_draft(
                     draft,
                     pieces,
-                    inputs,
-                    rules,
+                    inputs=inputs,
+                    rules=rules,
                     seed=seed,
                     blocked=blocked,
                 )
@@ -140,13 +141,9 @@ def _compose_drafts(
                     dropped.add(spans, draft, pieces)
                     continue
                 if max_uses is not None:
-                    negatives = {
-                        span.chunk for span in spans if span.role == schemas.NEGATIVE
-                    }
+                    negatives = _negatives_in(spans)
                     uses.update(negatives)
-                    blocked.update(
-                        chunk for chunk in negatives if uses[chunk] >= max_uses
-                    )
+                    blocked |= {chunk for chunk in negatives if uses[chunk] >= max_uses}
                 writer.write_batch(_sequence_row(draft, spans, method))
                 kept[-1] += 1
     examples = {
@@ -161,6 +158,10 @@ def _compose_drafts(
         longest_dropped_tokens=dropped.longest_tokens,
         chunks_at_max_uses=len(blocked),
     )
+
+
+def _negatives_in(spans: list[fit.TokenSpan]) -> set[int]:
+    return {span.chunk for span in spans if span.role == schemas.NEGATIVE}
 
 
 def _sequence_row(
@@ -181,9 +182,9 @@ def _sequence_row(
 def _compose_draft(
     draft: pa.RecordBatch,
     pieces: _Pieces,
+    *,
     inputs: _ComposeInputs,
     rules: fit.Rules,
-    *,
     seed: int,
     blocked: set[int],
 ) -> list[fit.TokenSpan] | fit.Dropped:
@@ -223,6 +224,7 @@ def _compose_draft(
 def _drafts_and_pieces(
     drafts: Path,
     take: int,
+    *,
     tokens: sequence_files.TokenStore,
     chunks: Sequence[Path],
 ) -> Iterator[tuple[pa.RecordBatch, _Pieces]]:

@@ -302,12 +302,12 @@ def compose_spans(
         used: set[int] | None = set() if rules.reuse == "never" else None
         walkers = [
             _Walker(
-                group.candidates,
-                used,
-                blocked,
-                near_duplicates,
-                cutter,
-                following,
+                candidates=group.candidates,
+                used=used,
+                blocked=blocked,
+                near_duplicates=near_duplicates,
+                cutter=cutter,
+                following=following,
             )
             for group in groups
         ]
@@ -620,14 +620,17 @@ def _tile(
     for piece, role, group in ordered:
         tokens = piece.tokens
         separators = piece.cost(cutter.separator_tokens) - tokens
+        # The piece that crosses the end: separators fill what its cut leaves.
         if tokens > end - reached:
             tokens = cutter.end(piece, end - reached)
             separators = end - reached - tokens
+        # A cut may leave nothing of the piece.
         first = reached
         reached += tokens
         if tokens:
             span = TokenSpan(piece.chunk, role, group, first, reached, piece.score)
             spans.append(span)
+        # At the end of the sequence, a separator may be cut as well.
         stop = min(reached + separators, end)
         while reached < stop:
             first = reached

@@ -145,21 +145,32 @@ def another_attempt(
     if not last.sequences and lost >= max_lost:
         return None
 
-    eligible = last.draw.eligible
-    more = min(draws(compose, attempt + 1) or eligible, eligible)
-    if more_candidates is not None:
-        next_step = f"searching for {more_candidates:,} candidates of each meta-chunk"
-    elif last.starved:
-        next_step = "looking further for neighbours"
-    elif more > last.draw.drawn:
-        next_step = f"sampling {more:,} of {eligible:,}"
-    else:
-        next_step = "drafting more of the sampled documents"
     return Retry(
-        why=f"{_progress(compose, last)}; {next_step}",
+        why=(
+            f"{_progress(compose, last)}; "
+            f"{_next_step(compose, last, attempt, more_candidates)}"
+        ),
         attempt=attempt if more_candidates is not None else attempt + 1,
         candidates=more_candidates or candidates,
     )
+
+
+def _next_step(
+    compose: Compose,
+    last: Attempt,
+    attempt: int,
+    more_candidates: int | None,
+) -> str:
+    """Return in words what the attempt after `attempt` does."""
+    if more_candidates is not None:
+        return f"searching for {more_candidates:,} candidates of each meta-chunk"
+    if last.starved:
+        return "looking further for neighbours"
+    eligible = last.draw.eligible
+    more = min(draws(compose, attempt + 1) or eligible, eligible)
+    if more > last.draw.drawn:
+        return f"sampling {more:,} of {eligible:,}"
+    return "drafting more of the sampled documents"
 
 
 def _more_candidates(

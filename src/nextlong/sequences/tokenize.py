@@ -402,11 +402,11 @@ def tokens_step(
             known = [step_files[shard] for step_files in earlier]
             requested.append(
                 _RequestedRows(
-                    shard,
-                    documents,
-                    chunks,
-                    rows,
-                    known,
+                    shard=shard,
+                    documents=documents,
+                    chunks=chunks,
+                    rows=rows,
+                    known=known,
                 )
             )
         shards = chunks_of(done).results(ChunkResult)

@@ -714,10 +714,9 @@ def find_ends(
         (token, source) for token, source in candidates if token not in _TURN_ENDS
     ]
     eos, eos_source = next(iter([*chosen, *by_name, *candidates]), (None, ""))
-    adds_bos = configs.get("tokenizer_config.json", {}).get("add_bos_token") is True
-    if not before and adds_bos:
+    if not before and _adds_bos(configs):
         before = list(_named_in(configs, "bos", tokenizer))
-    bos, bos_source = next(iter(before), (None, ""))
+    bos, bos_source = before[0] if before else (None, "")
     return Ends(bos=bos, eos=eos, bos_source=bos_source, eos_source=eos_source)
 
 
@@ -732,6 +731,11 @@ def _configs(folder: Path | None) -> dict[str, dict[str, Any]]:
             parsed = json.loads((folder / file).read_text(encoding="utf-8"))
             configs[file] = parsed if isinstance(parsed, dict) else {}
     return configs
+
+
+def _adds_bos(configs: dict[str, dict[str, Any]]) -> bool:
+    config = configs.get("tokenizer_config.json", {})
+    return config.get("add_bos_token") is True
 
 
 def _named_in(

@@ -149,17 +149,7 @@ def _side_by_side(
                 key for key, (task_name, _) in enumerate(tasks) if task_name == name
             ]
             while not ended.keys() >= set(keys):
-                try:
-                    ended |= processes.ended()
-                except RunError:
-                    raise RunError(
-                        where="verify",
-                        problem=(
-                            "a worker process was killed, "
-                            "most likely because memory ran out"
-                        ),
-                        fix="verify again with --workers 1",
-                    ) from None
+                ended |= _ended(processes)
             found: list[CheckOutcome] = []
             for key in keys:
                 found += ended.pop(key)
@@ -168,6 +158,18 @@ def _side_by_side(
                 broken = [outcome for outcome in found if outcome.unit == "files"]
                 found = broken[:1] or check_near_duplicates(run, found)
             yield from found
+
+
+def _ended(processes: LocalExecutor) -> dict[int, list[CheckOutcome]]:
+    """Return the outcomes of tasks that have ended since, by key. Waits for one."""
+    try:
+        return dict(processes.ended())
+    except RunError:
+        raise RunError(
+            where="verify",
+            problem="a worker process was killed, most likely because memory ran out",
+            fix="verify again with --workers 1",
+        ) from None
 
 
 def _tasks(run: StoredRun, workers: int) -> list[tuple[str, range]]:

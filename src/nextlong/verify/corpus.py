@@ -36,6 +36,7 @@ from nextlong.verify.outcome import (
 )
 from nextlong.verify.run_files import Ids, StoredRun
 
+# Documents whose hashes and ids, 16 bytes each, are compared at a time.
 _DOCUMENTS_PER_PASS: Final = 4_000_000
 EVERYTHING = sys.maxsize  # as a sample
 _BATCH_CHUNKS = 512
@@ -124,6 +125,7 @@ def _document_problems(
     row: int,
 ) -> Iterator[str]:
     """Yield what a document has that differs from what its text gives."""
+    # The hash is recorded twice: in DOCUMENTS and in a file of its own.
     computed = xxhash.xxh3_64_intdigest(text.encode())
     recorded_hash = recorded.hashes[row]
     if not computed == stored_hash == recorded_hash:
@@ -189,47 +191,66 @@ def _check_columns(run: StoredRun, documents: CheckOutcome) -> list[CheckOutcome
 
     Breaches of the latter are added to `documents`.
     """
-    recipe = run.recipe["ingest"]
-    columns_of: dict[str, list[str]] = {}  # by source
-    for source in recipe["sources"]:
-        name = source.get("name") or source["path"]
-        columns_of[name] = list(source.get("metadata") or ())
-    exclude = recipe.get("exclude")
+    columns_of = _columns_by_source(run)
+    exclude = run.recipe["ingest"].get("exclude")
     excluded = _excluded(run) if exclude else set()
     outcome = CheckOutcome("excluded documents", "documents")
     for shard in range(len(run.shards)):
         # Only the first document of a shard with other columns is reported.
         is_reported = False
-        for first, batch in run.documents(shard, "source", "source_id", "metadata"):
-            sources = batch.column("source").to_pylist()
-            ids = batch.column("source_id").to_pylist()
-            metadata = ["{}"] * len(ids)
-            if "metadata" in batch.schema.names:
-                metadata = batch.column("metadata").to_pylist()
-            names_of = _metadata_names(metadata)
-            outcome.checked += len(ids)
-            rows = enumerate(zip(sources, ids, metadata, strict=True), first)
-            for row, (source, source_id, value) in rows:
-                names = names_of.get(value)
-                if not is_reported and names != columns_of.get(source, []):
-                    is_reported = True
-                    document = f"document {document_name(row, shard)} of {source}"
-                    documents.breach(
-                        f"{document} has the metadata columns {names}, "
-                        f"the recipe asks for {columns_of.get(source)}"
-                    )
-                if (source, source_id) in excluded or (source, None) in excluded:
-                    document = f"document {document_name(row, shard)}"
-                    outcome.breach(
-                        f"{document}, {source_id} of {source}, "
-                        "is in the corpus but is excluded"
-                    )
+        for row, source, source_id, names in _document_columns(run, shard):
+            outcome.checked += 1
+            if not is_reported and names != columns_of.get(source, []):
+                is_reported = True
+                document = f"document {document_name(row, shard)} of {source}"
+                documents.breach(
+                    f"{document} has the metadata columns {names}, "
+                    f"the recipe asks for {columns_of.get(source)}"
+                )
+            if (source, source_id) in excluded or (source, None) in excluded:
+                document = f"document {document_name(row, shard)}"
+                outcome.breach(
+                    f"{document}, {source_id} of {source}, "
+                    "is in the corpus but is excluded"
+                )
     if not exclude:
         return []
     if not run.files("ingest", ".excluded.json"):
         outcome.not_needed = f"{exclude} excludes nothing"
         outcome.checked = 0
     return [outcome]
+
+
+def _columns_by_source(run: StoredRun) -> dict[str, list[str]]:
+    """Return the metadata columns that the recipe asks for, by source."""
+    columns_of = {}
+    for source in run.recipe["ingest"]["sources"]:
+        name = source.get("name") or source["path"]
+        columns_of[name] = list(source.get("metadata") or ())
+    return columns_of
+
+
+def _document_columns(
+    run: StoredRun, shard: int
+) -> Iterator[tuple[int, str, str, list[str] | None]]:
+    """Yield row, source, id and names of metadata of each document of a shard.
+
+    The names are None if the metadata is not a JSON object.
+    """
+    for first, batch in run.documents(shard, "source", "source_id", "metadata"):
+        sources = batch.column("source").to_pylist()
+        ids = batch.column("source_id").to_pylist()
+        metadata = ["{}"] * len(ids)
+        if "metadata" in batch.schema.names:
+            metadata = batch.column("metadata").to_pylist()
+        # In most corpora, all documents of a batch have the same metadata.
+        names_of: dict[str, list[str]] = {}
+        for value in set(metadata):
+            with suppress(ValueError):
+                names_of[value] = list(json.loads(value))
+        documents = zip(sources, ids, metadata, strict=True)
+        for row, (source, source_id, value) in enumerate(documents, first):
+            yield row, source, source_id, names_of.get(value)
 
 
 def _excluded(run: StoredRun) -> set[tuple[str, str | None]]:
@@ -242,18 +263,6 @@ def _excluded(run: StoredRun) -> set[tuple[str, str | None]]:
         if listed["whole"]:
             excluded.add((source, None))
     return excluded
-
-
-def _metadata_names(metadata: list[str]) -> dict[str, list[str]]:
-    """Return the names in each distinct value of a metadata column, a JSON object.
-
-    In most corpora, all documents have the same value. Invalid ones are left out.
-    """
-    names_of: dict[str, list[str]] = {}
-    for value in set(metadata):
-        with suppress(ValueError):
-            names_of[value] = list(json.loads(value))
-    return names_of
 
 
 def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
@@ -333,6 +342,7 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
     ids = CheckOutcome("token ids", "chunks")
     texts = CheckOutcome("decoded text", "chunks")
     used = run.used_rows()
+    # The share of the chunks that the reference encodes; of a small run, all of them.
     share = 1.0
     if run.sample != EVERYTHING:
         share = _SAMPLE_CHARS / max(1, _chars_of(run, used))
@@ -356,19 +366,14 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
             ids.breach_each(
                 _id_problems(run, shard, chunks, judged), checked=len(chunks.rows)
             )
+            # Decode no more once it is clear that the tokenizer restores no text.
             if texts.checked or lossy.chunks < _LOSSY_CHUNKS:
                 lossy_before = lossy.chunks
                 problems = list(_text_problems(run, shard, chunks, lossy))
                 new_lossy = lossy.chunks - lossy_before
                 texts.breach_each(problems, checked=len(chunks.rows) - new_lossy)
 
-    if lossy.chunks and not texts.checked:
-        texts.skipped = f"the tokenizer does not restore the text: {lossy.example}"
-    elif lossy.chunks:
-        texts.note = (
-            f"{lossy.chunks:,} more that the tokenizer itself does not restore, "
-            f"such as {lossy.example}"
-        )
+    lossy.explain(texts)
     if suspects is not None:
         ids.note = f"{judged_by_reference:,} of them by the reference tokenizer"
     return [ids, texts]
@@ -497,6 +502,17 @@ class _Lossy:
     chunks: int = 0
     example: str = ""
 
+    def explain(self, outcome: CheckOutcome) -> None:
+        """Say in the outcome which chunks could not be compared."""
+        if self.chunks and not outcome.checked:
+            reason = "the tokenizer does not restore the text"
+            outcome.skipped = f"{reason}: {self.example}"
+        elif self.chunks:
+            outcome.note = (
+                f"{self.chunks:,} more that the tokenizer itself does not restore, "
+                f"such as {self.example}"
+            )
+
 
 def _text_problems(
     run: StoredRun,
@@ -520,6 +536,7 @@ def _text_problems(
             expected = normalizer.normalize_str(text)
         if decoded == expected:
             continue
+        # The reference's own ids show whether the run or the tokenizer lost the text.
         begins = [chunks.begins[index]]
         true_ids = run.reference.ids([text], begins)
         (restored,) = run.reference.texts(true_ids, begins)

@@ -223,6 +223,7 @@ def rows_in(step: StepFiles, file_format: Format) -> Iterator[_Row]:
     if strays:
         problem = "but readers would load it as part of the data set"
         raise ValueError(f"{strays[0]} is not in the manifest, {problem}")
+    # Some keys of `export` add columns.
     columns = format_of(file_format.name, step.manifest["config"]).columns
     for row in file_format.read(step.folder, names):
         if columns and row.keys() != set(columns):
@@ -250,6 +251,7 @@ def compare(
                 true = {layout: expected.row(row, *layout) for layout in layouts}
                 for comparison in comparisons:
                     comparison.take(true[comparison.layout])
+    # Without the expected rows, no export of them can be compared.
     except UNREADABLE as error:
         reason = "a file that its rows refer to is damaged"
         problem = f"could not be checked because {reason}: {in_words(error)}"
@@ -321,6 +323,7 @@ class _Expected:
         starts = np.cumsum(room) - room
         # (T,) the position of each token of the sequences in the row.
         positions = np.arange(firsts[-1]) + np.repeat(starts - bounds, lengths)
+        # Padding is EOS, and no token of it is predicted.
         eos = self._run.special_ids[EOS]
         ids = np.full(room.sum(), eos[0] if eos else 0, np.int32)
         ids[positions] = np.concatenate(pieces)
@@ -575,9 +578,9 @@ def _check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]
                 _check_apart(
                     run,
                     step,
-                    splits,
-                    truth,
-                    apart,
+                    splits=splits,
+                    truth=truth,
+                    outcome=apart,
                 )
         except UNREADABLE as error:
             reason = "a file is missing or damaged"
@@ -740,6 +743,7 @@ def _packing_problems(tokens: Ids, pack: int) -> Iterator[str]:
 def _check_apart(
     run: StoredRun,
     step: StepFiles,
+    *,
     splits: dict[str, _SplitRows],
     truth: _Truth,
     outcome: CheckOutcome,

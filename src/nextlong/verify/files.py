@@ -52,7 +52,8 @@ def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOu
     """Hash every file in a manifest, except those in the `known` folders."""
     files = CheckOutcome("hashes", "files")
     manifests = CheckOutcome("manifests", "steps")
-    hashed: set[tuple[int, int]] = set()  # device and inode
+    # Device and inode, because `data/` has hard links to files of steps.
+    hashed: set[tuple[int, int]] = set()
     every_step = (*run.steps.values(), *run.rows.values(), *run.earlier_exports)
     steps = {step.folder: step for step in every_step}
     for folder, step in steps.items():
@@ -81,7 +82,6 @@ def _check_data(
         for name, entry in entries.items():
             outcome.checked += 1
             path = folder / name
-            # A hard link to a file of a step, which was hashed there.
             if path.is_file() and _inode(path) in hashed:
                 continue
             problem = _problem_of(path, entry)
@@ -128,6 +128,7 @@ def _rows_in_data(run: StoredRun) -> Iterator[tuple[Path, dict[str, Json]]]:
             is_format = record["format"] == folder.name and "compose" in run.steps
             if is_format and run.steps["compose"].manifest["fingerprint"] in composed:
                 yield folder, dict(record["files"])
+        # A record that cannot be read is the run's if the run has such an export.
         except _UNPARSED:
             if folder.name in exports:
                 never_matches = {"bytes": -1, "xxh3": ""}
@@ -185,6 +186,7 @@ def other_variants(run: StoredRun) -> list[tuple[str, StoredRun]]:
     One per set of sequences, without that of this run.
     """
     variants: dict[tuple[str, ...], tuple[str, StoredRun]] = {}
+    # The run comes first, so that variants with its sequences are left out.
     variants[_sequences_of(run)] = ("", run)
     for record in sorted((run.path / "variants").glob("[!.]*.json")):
         variant = StoredRun(Path(f"{run.path}@{record.stem}"))
@@ -219,17 +221,21 @@ def check_mixes(run: StoredRun) -> list[CheckOutcome]:
         for step in (rows, *exports):
             _check_step(step, outcome)
         written = ", ".join(step.folder.name for step in exports) or "no export"
-        try:
-            mix: Json = json.loads((rows.folder / _MIX).read_text(encoding="utf-8"))
-            runs = ", ".join(str(mixed["run"]) for mixed in mix["runs"])
-        except _UNPARSED:
-            runs = f"unknown ({_MIX} cannot be read; export the mix again)"
         outcome.note = (
             f"only hashes are checked, not the rows of {written}. "
-            f"Verify each run: {runs}"
+            f"Verify each run: {_runs_of_mix(rows.folder)}"
         )
         outcomes.append(outcome)
     return outcomes
+
+
+def _runs_of_mix(folder: Path) -> str:
+    """Return the names of the runs in a mix, for a note."""
+    try:
+        mix: Json = json.loads((folder / _MIX).read_text(encoding="utf-8"))
+        return ", ".join(str(mixed["run"]) for mixed in mix["runs"])
+    except _UNPARSED:
+        return f"unknown ({_MIX} cannot be read; export the mix again)"
 
 
 def is_delivered(folder: Path) -> bool:
@@ -237,6 +243,7 @@ def is_delivered(folder: Path) -> bool:
 
     It may be damaged, but is not a run.
     """
+    # A run has folders of steps with such a file, too, but also `variants`.
     folder = folder.expanduser()
     if (folder / "variants").exists():
         return False
@@ -275,9 +282,9 @@ def verify_delivered(
         outcomes = _verify_export(
             fs,
             f"{root}/{below}",
-            own_sizes,
-            run_dir,
-            starting,
+            sizes=own_sizes,
+            run_dir=run_dir,
+            starting=starting,
         )
         for outcome in outcomes:
             if len(folders) > 1:
@@ -321,6 +328,7 @@ def _sizes_below(fs: Any, root: str) -> dict[str, int]:
 def _verify_export(
     fs: Any,
     root: str,
+    *,
     sizes: dict[str, int],
     run_dir: Path | None,
     starting: Callable[[str], None],
@@ -347,8 +355,8 @@ def _verify_export(
                 Path(root),
                 record,
                 split,
-                run,
-                outcome,
+                run=run,
+                outcome=outcome,
             )
         else:
             reason = "if all hashes match, they are the delivered ones"
@@ -406,6 +414,7 @@ def _run_of(record: Json, run_dir: Path) -> StoredRun:
     (source,) = record["runs"]
     exported = source["steps"]["compose"]
     composed = run.steps["compose"].manifest["fingerprint"]
+    # The fingerprint says whether the sequences were made from the same inputs.
     if exported != composed:
         sequences = f"the sequences compose-{exported} of a run called {source['name']}"
         raise RunError(
@@ -443,6 +452,7 @@ def _check_hashes(
             if problem:
                 outcome.breach(f"{name} {problem}")
     for name in sorted(sizes.keys() - record["files"].keys() - _ALLOWED):
+        # Readers pass over hidden files.
         is_hidden = any(part.startswith(".") for part in name.split("/"))
         if not is_hidden:
             reason = "but readers may load it as part of the data set"
@@ -454,6 +464,7 @@ def _check_rows(
     folder: Path,
     record: Json,
     split: str,
+    *,
     run: StoredRun | None,
     outcome: CheckOutcome,
 ) -> None:

@@ -86,10 +86,10 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
             document = of_document[sequence.number]
             problems = _copies_in(
                 sequence,
-                document,
-                of_chunk,
-                cuts,
-                rule,
+                document=document,
+                of_chunk=of_chunk,
+                cuts=cuts,
+                rule=rule,
             )
             negatives = int(np.count_nonzero(sequence.role == NEGATIVE))
             outcome.breach_each(problems, checked=negatives)
@@ -98,6 +98,7 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
 
 def _copies_in(
     sequence: ResolvedSequence,
+    *,
     document: list[_Numbers],
     of_chunk: Mapping[int, _Numbers],
     cuts: Mapping[int, Tokenized],
@@ -159,13 +160,12 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
             texts += [of_chunk[chunk] for chunk in placed.tolist()]
             first_unused = len(texts)
             texts += [of_chunk[chunk] for chunk in candidates.tolist()]
-
-            repeating = set()  # unused chunks, whichever of a pair repeats the other
+            is_repeating = np.zeros(len(texts), np.bool_)
             for a, b, _ in _repeats(texts, first_placed, **rule):
+                # Whichever repeats the other: one that is unused, one that is not.
                 if (a >= first_unused) != (b >= first_unused):
-                    repeating.add(max(a, b))
-            unused_texts = range(first_unused, len(texts))
-            is_unexplained = [text not in repeating for text in unused_texts]
+                    is_repeating[max(a, b)] = True
+            is_unexplained = ~is_repeating[first_unused:]
             unexplained[sequence.number] = candidates[is_unexplained]
     return unexplained
 

@@ -83,6 +83,7 @@ _STYLES: Final = {
     "skipped": "yellow",
     "not needed": "dim",
 }
+# Names need look-ups in the corpus, so descriptions have ids until they are kept.
 MARK: Final = re.compile(r"⟦(chunk|document) (-?\d+)⟧")
 
 

@@ -50,7 +50,7 @@ Ids = NDArray[np.int64]
 _Columns = dict[str, NDArray[Any]]
 
 UNKNOWN: Final = NO_CHUNK  # for missing values
-_BLOCK_TOKENS: Final = 1 << 22
+_BLOCK_TOKENS: Final = 1 << 22  # of sequences that are resolved at a time
 # Shards whose CHUNKS, about 2 MB each, stay in memory, because each block of sequences
 # refers to nearly all shards.
 _CACHED_SHARDS: Final = 64
@@ -283,6 +283,7 @@ class StoredRun:
         setting = self.setting("compose", "min_gap_tokens", "auto")
         if setting != "auto":
             return int(setting)
+        # As composing estimated it, but from CHUNKS instead of its recorded counts.
         chars = 0
         chunks = 0
         for shard in range(len(self.shards)):

@@ -168,6 +168,7 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
         return [_check_document_scores(run), *_check_partitions(run), candidates]
     nearest = CheckOutcome("negatives are the nearest unused", "meta-chunks")
     scores, meta_chunks = _check_scores_and_draw(run)
+    # Negatives of other kinds are not mined.
     if "mine" not in run.steps:
         candidates.not_needed = "this run mined no candidates"
         nearest.not_needed = candidates.not_needed
@@ -188,8 +189,8 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
             problems = _candidate_problems(
                 run,
                 meta,
-                stored,
-                true,
+                stored=stored,
+                true=true,
                 is_exact=promised is None,
             )
             candidates.breach_each(problems, checked=1)
@@ -256,6 +257,7 @@ def _unused_and_nearer(meta: _MetaChunk, true: _Neighbours) -> _Unused:
     sequence = meta.sequence
     is_negative = sequence.role == NEGATIVE
     in_group = is_negative & (sequence.group == sequence.group[meta.span])
+    # The cut negative need not be near: it is the first that fills the sequence.
     negatives = sequence.chunk[in_group & ~sequence.is_truncated]
     is_placed = np.isin(true.ids, negatives)
     farthest = float(true.scores[is_placed].min()) if is_placed.any() else np.inf
@@ -271,6 +273,7 @@ def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChun
     Both in one pass over the sequences.
     """
     outcome = CheckOutcome("scores are cosines", "negatives")
+    # Count first, so that the sample is drawn before any sequence is resolved.
     total = 0
     for bare in run.bare_sequences():
         total += int(np.count_nonzero(bare.role == META))
@@ -364,6 +367,7 @@ def _brute_force(
         for first in range(0, len(embedded), _BLOCK_ROWS):
             rows = embedded[first : first + _BLOCK_ROWS]
             ids = pack_ids(shard, rows)
+            # Cosines, because vectors have unit length.
             scores_QB = queries_QD @ stored[rows].astype(np.float32).T
             for query, meta in enumerate(meta_chunks):
                 scores = scores_QB[query]
@@ -388,9 +392,9 @@ def _best(known: _Neighbours, found: _Neighbours, k: int) -> _Neighbours:
 def _candidate_problems(
     run: StoredRun,
     meta: _MetaChunk,
+    *,
     stored: _Neighbours | None,
     true: _Neighbours,
-    *,
     is_exact: bool,
 ) -> Iterator[str]:
     """Yield what is wrong about the stored candidates; `true` has the nearest chunks.
@@ -557,6 +561,7 @@ def _check_partitions(run: StoredRun) -> list[CheckOutcome]:
         return []
     outcome = CheckOutcome("partitions", "sequences")
     centres_CD = np.load(run.files("clusters", ".centres.npy")[0]).astype(np.float64)
+    # A document is in the partition of the cluster with the nearest centre.
     partition_of = _partitions_of_clusters(run, centres_CD)
     outcome.note = f"{partition_of.max() + 1} partitions"
     for sequence in run.sequences():

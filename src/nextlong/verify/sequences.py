@@ -57,6 +57,7 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
                 _gap_problems(run, sequence), checked=max(0, meta_chunks - 1)
             )
 
+    # Only what a run of this kind has.
     outcomes = [spans, separators, order, repeats]
     if negatives.checked:
         outcomes.append(negatives)
@@ -237,7 +238,8 @@ def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
             yield f"sequence {sequence.number} has no meta-chunk"
         return
 
-    # The chunks of the meta-document are [first, stop); each begins a group.
+    # The chunks of the meta-document are [first, stop); each has a group of its own,
+    # with its negatives.
     first = int(sequence.doc_first[meta_spans[0]])
     stop = int(sequence.doc_stop[meta_spans[0]])
     for ordinal, span in enumerate(meta_spans):
@@ -523,6 +525,7 @@ class Tokenized:
         They do if the next token begins another character: a character of several
         tokens is covered only by its last one.
         """
+        # Tokens that share a character overlap.
         stop = max((end for _, end in self._offsets[:tokens]), default=0)
         start = min(start for start, _ in self._offsets[tokens:])
         return min(stop, start), stop <= start
