@@ -1,6 +1,7 @@
 """Recipes: what is refused and in which words, what `--set` does, and that dumps and commented YAML read back."""
 
 import contextlib
+import pickle
 
 import pydantic
 import pytest
@@ -14,7 +15,7 @@ from nextlong.plugins import ENCODERS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import options_class
 from nextlong.recipe.recipe import commented
-from nextlong.recipe.text import preset_path
+from nextlong.recipe.text import InvalidKeysError, preset_path
 from nextlong.retrieval.encoders.lsa import LsaOptions
 
 PLAIN = {
@@ -82,6 +83,14 @@ def test_special_tokens_must_leave_room(special, target_tokens, allowed):
             match=r"compose\.target_tokens=2 .* tokenizer\.bos and tokenizer\.eos",
         ):
             Recipe.from_dict(plain)
+
+
+def test_the_error_names_the_wrong_keys_and_keeps_them_between_processes():
+    with pytest.raises(InvalidKeysError) as caught:
+        Recipe.from_dict(PLAIN, overrides=["workers=0", "ingest.sources.0.pth=b"])
+    arrived = pickle.loads(pickle.dumps(caught.value))
+    assert arrived.keys == ("workers", "ingest.sources[0].pth")
+    assert str(arrived) == str(caught.value)
 
 
 def test_values_that_only_python_can_hold_are_refused_too(tmp_path):

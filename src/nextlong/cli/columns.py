@@ -308,7 +308,11 @@ def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
         names = _file_names(look for look in looks if not look.has_columns)
         yield f"{source.label}: {names}: each file or page is one document"
     yield from _problem_notes(source, looks)
-    # Files of one source should have their text in the same column.
+    yield from _other_text_notes(source, tables)
+
+
+def _other_text_notes(source: Source, tables: Sequence[FileLook]) -> Iterator[str]:
+    """Yield the files of a source whose text is in another column than its others."""
     others = [look for look in tables if look.text not in (None, source.text)]
     for column in dict.fromkeys(look.text for look in others):
         files = _file_names(look for look in others if look.text == column)
@@ -320,18 +324,17 @@ def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
 
 def _column_notes(source: Source, tables: Sequence[FileLook]) -> Iterator[str]:
     """Yield which columns hold the text and the ids, and what else they could be."""
-    has_text = any(look.text for look in tables)
-    guess = "" if has_text else " is a guess, because no column looks like text"
+    with_text = [look for look in tables if look.text]
+    guess = "" if with_text else " is a guess, because no column looks like text"
     ids = _id_note(source, tables)
     yield f"{source.label}: text column {source.text!r}{guess}, {ids}"
-    with_text = [look for look in tables if look.text]
     for note in _text_notes([*with_text, *tables][0].columns):
         yield f"{source.label}: {note}"
     # All columns are shown where the user may have to name another one.
     examples = next((look.examples for look in tables if look.examples), {})
     has_repeating = any(look.columns.repeating for look in tables)
     has_ids = "id" in source.model_fields_set or has_repeating
-    if not has_text or (len(examples) > 1 and not has_ids):
+    if not with_text or (len(examples) > 1 and not has_ids):
         shown = ", ".join(f"{name} ({value})" for name, value in examples.items())
         yield f"{source.label}: columns: {shown}"
 

@@ -566,21 +566,17 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
     is_extendable = chunks >= meta_chunks
     extendable = float(weights[is_extendable].sum())
 
+    # A sequence is as long as the corpus or its documents are large enough for.
     sampled_chunks = np.ceil(document_chars / max_chars).sum()
     chunk_tokens = tokens_per_char * document_chars.sum() / sampled_chunks
     # The warning `small-corpus` counts the documents of a sequence, which are fewer
     # than its chunks.
     distinct_tokens = min(tokens, documents * chunk_tokens / _DOCUMENTS_PER_CHUNK)
     from_corpus = _power_of_two(THRESHOLDS.max_of_corpus * distinct_tokens)
-    from_documents = _MIN_TOKENS
-    if is_extendable.any():
-        median_extended = float(np.median(document_chars[is_extendable]))
-        room = _ROOM * tokens_per_char * median_extended
-        from_documents = 1 << math.ceil(math.log2(room))
+    from_documents = _room_for(document_chars[is_extendable], tokens_per_char)
     from_documents = min(from_documents, _power_of_two(tokens))
-    target_tokens = min(
-        _max_tokens(recipe), max(_MIN_TOKENS, from_corpus, from_documents)
-    )
+    target_tokens = max(_MIN_TOKENS, from_corpus, from_documents)
+    target_tokens = min(_max_tokens(recipe), target_tokens)
 
     # Each chunk is used about twice, and no more documents extended than there are.
     sequences = min(_USES * tokens / target_tokens, extendable, _MAX_SEQUENCES)
@@ -594,6 +590,7 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
             "three chunks"
         )
 
+    # Rejected records do not change the proposal, but too many of them stop a run.
     rejects = sum(sample.rejects.total() for sample in samples)
     records = sum(sample.documents for sample in samples) + rejects
     first_rejects: list[Reject] = []
@@ -611,6 +608,14 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
         min_chunks=min_chunks,
         few_extendable=few_extendable,
     )
+
+
+def _room_for(document_chars: NDArray[np.int64], tokens_per_char: float) -> int:
+    """Return a power of two with room for the median of these documents."""
+    if not len(document_chars):
+        return _MIN_TOKENS
+    room = _ROOM * tokens_per_char * float(np.median(document_chars))
+    return 1 << math.ceil(math.log2(room))
 
 
 def _max_tokens(recipe: Recipe) -> int:

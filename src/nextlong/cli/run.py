@@ -235,6 +235,7 @@ def sweep(args: Namespace) -> None:
     for path in (args.csv, args.json):
         if path not in (None, _STDOUT):
             check_folder_of(path)
+    # Standard output is for the table, or for JSON.
     progress = console(stderr=True)
     grid.show_ahead(variants, progress)
     ran = grid.run_variants(variants, reporter=reporter(stderr=True))

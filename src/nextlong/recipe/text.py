@@ -42,8 +42,14 @@ _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 class InvalidKeysError(RecipeError):
     """Keys of a recipe that are unknown, missing or invalid.
 
-    where: the recipe; problem: one line per mistake, which ends with its own fix
+    where: the recipe
+    problem: one line per mistake, which ends with its own fix
+    keys: the wrong keys, as `--set` takes them, one for each line
     """
+
+    def __init__(self, *message: str, keys: Sequence[str] = (), **parts: Any) -> None:
+        super().__init__(*message, **parts)
+        self.keys = tuple(keys)
 
     def _sentence(self) -> str:
         lines = self.problem.split("\n")
@@ -464,7 +470,10 @@ def invalid_keys(
         _explained(key, branches, root, methods) for key, branches in mistakes.items()
     ]
     return InvalidKeysError(
-        where=origin, problem="\n".join(lines), fix="correct these keys"
+        where=origin,
+        problem="\n".join(lines),
+        fix="correct these keys",
+        keys=tuple(mistakes),
     )
 
 
