@@ -32,10 +32,10 @@ def refused(capsys, *arguments):
             "--tasks vt: unknown task; choose from needle",
         ),
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),
-        (["m", "--samples", "0"], "--samples 0 is below 1"),
+        (["m", "--samples", "0"], "--samples 0: it is below 1"),
         (
             ["m", "n", "--tasks", "vt"],
-            "unexpected argument n after the model; evaluate one model at a time",
+            "n: it is an unexpected argument after the model",
         ),
         (
             ["m", "--tasks", "qa_1"],

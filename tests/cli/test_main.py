@@ -617,7 +617,7 @@ def test_train_init_without_a_model_names_the_option(call, tmp_path):
     )
     assert (
         code,
-        "--model is missing: name the model to train, for example --model meta-llama"
+        "--model: it is missing; name the model to train, for example --model meta-llama"
         in err,
     ) == (2, True)
     assert not (tmp_path / "t.yaml").exists()

@@ -23,7 +23,7 @@ def test_a_model_that_is_none_is_told_before_the_recipe_is_written(
     done = command(*init, tmp_path / "none", check=False)
     assert done.returncode == 2
     assert (
-        f"--model {tmp_path / 'none'} does not exist; use a folder with config.json and weights"
+        f"--model {tmp_path / 'none'}: it does not exist; use a folder with config.json and weights"
         in done.stderr
     )
     assert not (tmp_path / "t.yaml").exists()

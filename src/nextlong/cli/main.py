@@ -610,7 +610,7 @@ def _add_evaluate(command: _Command) -> None:
         "nextlong evaluate MODEL …  ·  nextlong evaluate report RESULTS… -o table.html "
         " ·  nextlong evaluate import HELMET-RESULT.json… --out RESULTS"
     )
-    sub = command("evaluate", "train:evaluate_command", summary, description=forms)
+    sub = command("evaluate", "evaluate:evaluate", summary, description=forms)
     meaning = (
         "a model folder or hub name; with --url its name on the server; or: report, "
         "judge, import, data"

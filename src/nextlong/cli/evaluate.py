@@ -1,0 +1,158 @@
+"""The command that measures models on suites of tasks, and what it reports."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import fields
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+
+from nextlong.cli.common import console, present
+from nextlong.errors import EvaluateError
+from nextlong.runs.run import Run
+
+if TYPE_CHECKING:
+    from nextlong.evaluate.prompts import ModelOptions
+
+_POSITIVE: Final = (
+    "samples",
+    "chunk_tokens",
+    "batch_tokens",
+    "concurrency",
+    "max_attempts",
+    "context",
+    "gpus",
+)
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    subcommands = {
+        "report": _report,
+        "judge": _judge,
+        "import": _import,
+        "data": _download,
+    }
+    if args.model not in subcommands and args.files:
+        raise EvaluateError(
+            where=args.files[0],
+            problem="it is an unexpected argument after the model",
+            fix="evaluate one model at a time",
+        )
+    for name in _POSITIVE:
+        value = getattr(args, name)
+        if value is not None and value < 1:
+            raise EvaluateError(
+                where=f"--{name.replace('_', '-')} {value}",
+                problem="it is below 1",
+                fix="give a positive number",
+            )
+    run = subcommands.get(args.model, _measure)
+    run(args, console(stderr=args.json))
+
+
+def _report(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate import report
+
+    results = report.read(args.files, protocols=args.protocols)
+    if args.output or args.figures:
+        report.write(results, outputs=args.output, figures=args.figures, console=shown)
+    is_written = args.output or args.figures is not None
+    table = None if is_written else partial(report.show, results)
+    present(args, partial(report.as_json, results), table)
+
+
+def _judge(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate import judge
+
+    has_model = args.judge and args.url
+    model = _model(args, args.judge) if has_model else None
+    judged = judge.run(args.files, model=model, console=shown)
+    present(args, [{"file": str(path), "score": score} for path, score in judged])
+
+
+def _import(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate import report
+    from nextlong.evaluate.import_helmet import import_helmet
+
+    imported = import_helmet(args.files, out=args.out, label=args.label, console=shown)
+    present(args, partial(report.as_json, [imported]))
+
+
+def _download(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate.data import download
+    from nextlong.evaluate.registry import chosen
+
+    words = chain.from_iterable(str(listed).split(",") for listed in args.files)
+    suites = [word.strip() for word in words if word.strip()]
+    if not suites or args.out is None:
+        raise EvaluateError(
+            where="nextlong evaluate data",
+            problem="it needs suites and --out",
+            fix="nextlong evaluate data SUITE… --out FOLDER, then use --data FOLDER",
+        )
+    files = []
+    for task in chosen(suites, []):
+        files += task.files
+        files += chain.from_iterable(task.files_at.values())
+    unique_files = list(dict.fromkeys(files))
+    present(args, download(unique_files, args.out, shown))
+
+
+def _measure(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate import dry_run, report, results, run
+    from nextlong.evaluate.data import DataFiles
+    from nextlong.evaluate.progress import TaskProgress
+    from nextlong.evaluate.registry import chosen
+    from nextlong.evaluate.settings import EvaluationSettings, check
+    from nextlong.evaluate.task import parse_lengths
+
+    negatives_cosine = None
+    if args.trained_on is not None:
+        from nextlong.runs.statistics.measure import measure
+
+        similarity = measure(Run(args.trained_on)).similarity
+        if similarity is not None:
+            negatives_cosine = similarity.cosine.p50
+    suites = args.suite
+    if not suites and not args.tasks:
+        suites = ["ruler"]
+    model_name = Path(args.model.rstrip("/")).name
+    settings = EvaluationSettings(
+        tasks=chosen(suites, args.tasks),
+        lengths=parse_lengths(args.lengths or "8k..128k"),
+        names_lengths=args.lengths is not None,
+        out=args.out or Path(f"evaluation-{model_name}"),
+        data=DataFiles(args.data),
+        samples=args.samples,
+        seed=args.seed,
+        label=args.label,
+        run=args.run,
+        negatives_cosine=negatives_cosine,
+        model=_model(args, args.model),
+    )
+    if args.dry_run:
+        planned, context = dry_run.planned(settings)
+        present(args, planned, partial(dry_run.show, planned))
+        check(settings, context=context)
+        return
+    try:
+        measured = run.evaluate(
+            lambda: run.opened(settings), settings, progress=TaskProgress(shown)
+        )
+    except run.IncompleteError:
+        present(args, lambda: report.as_json([results.read_results(settings.out)]))
+        raise
+    present(args, partial(report.as_json, [measured]), partial(report.show, [measured]))
+
+
+def _model(args: argparse.Namespace, name: str) -> ModelOptions:
+    """Return the options of a model: its fields are the options of the command."""
+    from nextlong.evaluate.prompts import ModelOptions
+
+    names = [field.name for field in fields(ModelOptions)]
+    options = {name: getattr(args, name) for name in names if hasattr(args, name)}
+    return ModelOptions(**{**options, "name": name})
