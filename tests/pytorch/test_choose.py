@@ -64,72 +64,46 @@ def test_shared_chunks_are_left_out_of_train_and_counted(short_run, dataset_of):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "where", "value"),
     [
-        (
-            {"columns": ["ids"]},
-            RecipeError,
-            "columns='ids' .*'input_ids', 'labels'",
-        ),
-        (
-            {"columns": "labels"},
-            RecipeError,
-            "columns='labels' is not a list",
-        ),
-        (
-            {"split": "train"},
-            RecipeError,
-            "split='train' without validation; validation=0.01",
-        ),
-        ({"validation": 0.1}, RecipeError, "validation=0.1 without a split"),
-        (
-            {"split": "test", "validation": 0.1},
-            RecipeError,
-            "split='test' is not known",
-        ),
-        (
-            {"split": "train", "validation": 2},
-            RecipeError,
-            "validation=2 is not a share",
-        ),
-        (
-            {"split": "validation", "validation": 1e-9},
-            CorpusError,
-            "no sequence is left: split='validation'",
-        ),
-        (
-            {"by": "rows"},
-            RecipeError,
-            "by='rows' is not known; it must be one of 'sequences', 'tokens'",
-        ),
-        ({"mix": [1, 2]}, RecipeError, "2 proportions for 1 runs"),
-        (
-            {"mix": [0]},
-            RecipeError,
-            r"mix\[0\]=0 is not above 0",
-        ),
-        (
-            {"by": "tokens"},
-            RecipeError,
-            "by='tokens' is the unit of the proportions of a mix, which has none",
-        ),
-        (
-            {"shared_chunks": "leave-out"},
-            RecipeError,
-            "shared_chunks='leave-out' without a split; split=\"train\" with",
-        ),
-        ({"split_seed": 3}, RecipeError, "split_seed=3 without a split"),
-        (
-            {"pack": 100},
-            RecipeError,
-            "pack=100 tokens a row cannot hold sequence 0, which has 512",
-        ),
-        ({"run": []}, RecipeError, "no run is given"),
-        ({"run": "nowhere"}, RunError, "nowhere does not exist"),
+        ({"columns": ["ids"]}, "columns", "'ids'"),
+        ({"columns": "labels"}, "columns", "'labels'"),
+        ({"split": "train"}, "split", "'train'"),
+        ({"validation": 0.1}, "validation", "0.1"),
+        ({"split": "test", "validation": 0.1}, "split", "'test'"),
+        ({"split": "train", "validation": 2}, "validation", "2"),
+        ({"by": "rows"}, "by", "'rows'"),
+        ({"mix": [0]}, "mix[0]", "0"),
+        ({"shared_chunks": "leave-out"}, "shared_chunks", "'leave-out'"),
+        ({"split_seed": 3}, "split_seed", "3"),
     ],
 )
-def test_arguments_that_cannot_be_met(short_run, dataset_of, arguments, error, message):
-    with pytest.raises(error, match=message):
+def test_arguments_that_cannot_be_met(short_run, dataset_of, arguments, where, value):
+    with pytest.raises(RecipeError) as error:
+        dataset_of(**{"run": short_run} | arguments)
+    assert (error.value.where, error.value.value) == (where, value)
+
+
+@pytest.mark.heavy
+def test_a_share_of_no_sequence(short_run, dataset_of):
+    with pytest.raises(CorpusError) as error:
+        dataset_of(short_run, split="validation", validation=1e-9)
+    assert (error.value.where, error.value.value) == ("split", "'validation'")
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("arguments", "error", "named"),
+    [
+        ({"mix": [1, 2]}, RecipeError, "2 proportions"),
+        ({"by": "tokens"}, RecipeError, "by='tokens'"),
+        ({"pack": 100}, RecipeError, "sequence 0,"),
+        ({"run": []}, RecipeError, "no run"),
+        ({"run": "nowhere"}, RunError, "nowhere"),
+    ],
+)
+def test_runs_that_cannot_be_read_so(short_run, dataset_of, arguments, error, named):
+    with pytest.raises(error, match=named):
         dataset_of(**{"run": short_run} | arguments)
 
 

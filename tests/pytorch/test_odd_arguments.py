@@ -151,8 +151,9 @@ def test_odd_arguments_of_collate(dataset, odd):
     takes = {name: accepted(call, odd) for name, call in calls.items()}
     assert takes == {name: set() for name in calls}
     other = {"input_ids": rows[1]["input_ids"]}
-    with pytest.raises(ArgumentError, match=r"rows\[1\] has the columns input_ids"):
+    with pytest.raises(ArgumentError) as error:
         collate([rows[0], other])
+    assert error.value.where == "rows[1]"
 
 
 def test_odd_numbers_of_a_row(dataset, odd):

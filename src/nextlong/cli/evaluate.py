@@ -94,7 +94,7 @@ def _download(args: argparse.Namespace, shown: Console) -> None:
             problem="it needs suites and --out",
             fix="nextlong evaluate data SUITE… --out FOLDER, then use --data FOLDER",
         )
-    files = []
+    files: list[str] = []
     for task in chosen(suites, []):
         files += task.files
         files += chain.from_iterable(task.files_at.values())

@@ -14,7 +14,7 @@ from nextlong.cli.common import absolute, check_installed, console, present, wri
 from nextlong.errors import NextlongError
 from nextlong.recipe.recipe import commented_sections
 from nextlong.runs.run import Run
-from nextlong.text import why_no_model
+from nextlong.text import Json, why_no_model
 from nextlong.train.recipe import (
     TrainRecipe,
     nearest_multiple,
@@ -99,10 +99,9 @@ def _init(args: argparse.Namespace, path: Path) -> None:
     model = _model_of(args, has_scratch="model.scratch" in keys)
     # Else the name of a model on the Hub.
     is_local = model is not None and Path(model).expanduser().exists()
+    data: Json = {"runs": [absolute(run) for run in args.data]}
     if args.chat:
         data = {"chat": absolute(args.chat)}
-    else:
-        data = {"runs": [absolute(run) for run in args.data]}
     recipe = recipe_from(
         args.preset,
         out=absolute(args.out or str(path.with_suffix(""))),

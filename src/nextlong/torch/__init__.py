@@ -1,10 +1,13 @@
-"""Torch: the rows of finished runs as PyTorch data sets, map-style and iterable, and their collation into batches.
+"""Torch: the rows of finished runs as PyTorch data sets, and their collation into batches.
 
-    dataset = SequenceDataset("my-run")  # map-style: len(dataset), dataset[3]["input_ids"]
-    stream = dataset.stream(batch_size=2)  # iterable: shuffled by epoch, dealt to ranks and workers, resumable
+    # Map-style: len(dataset), dataset[3]["input_ids"].
+    dataset = SequenceDataset("my-run")
+    # Iterable: shuffled by epoch, dealt to ranks and workers, resumable.
+    stream = dataset.stream(batch_size=2)
 
-A row is built from references and memory-mapped tokens when it is read; nothing is exported. Splitting, mixing and
-packing are those of exports (`export/arrange.py`). Needs PyTorch, which the rest of the package does not.
+A row is built from references and memory-mapped tokens when it is read; nothing is
+exported. Splitting, mixing and packing are those of exports (`export/arrange.py`). Needs
+PyTorch, which the rest of the package does not.
 """
 
 from __future__ import annotations

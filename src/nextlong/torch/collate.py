@@ -11,11 +11,8 @@ from nextlong import arguments
 from nextlong.errors import ArgumentError
 
 Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen
-PADDING: Final = {
-    "input_ids": 0,
-    "labels": -100,
-    "position_ids": 0,
-}  # cross entropy passes over −100
+# Cross entropy passes over −100.
+PADDING: Final = {"input_ids": 0, "labels": -100, "position_ids": 0}
 COLUMNS: Final = (
     *PADDING,
     "cu_seqlens",
@@ -33,57 +30,84 @@ def collate(
 ) -> Row:
     """Return one batch of B rows.
 
-    `padded`: columns of tokens have shape (B, longest); rows of equal length, the usual case, are not padded, shorter ones
-    with `pad_id`, label −100 and position 0. `flat`: they have shape (1, all tokens), and nothing is ever padded.
-    `cu_seqlens`, int32, counts through the whole batch, with padding as a sequence of its own; `max_seqlen` is
-    the batch's; `seq_lengths` are joined. Rows with `cu_seqlens_padded`, whose `cu_seqlens` count without the padding of each
-    document, must have one length or the layout `flat`. Raises ArgumentError.
+    `padded`: columns of tokens have shape (B, longest); rows of equal length, the usual
+    case, are not padded, shorter ones with `pad_id`, label −100 and position 0. `flat`:
+    they have shape (1, all tokens), and nothing is ever padded. `cu_seqlens`, int32,
+    counts through the whole batch, with padding as a sequence of its own; `max_seqlen`
+    is the batch's; `seq_lengths` are joined. Rows with `cu_seqlens_padded`, whose
+    `cu_seqlens` count without the padding of each document, must have one length or the
+    layout `flat`. Raises ArgumentError.
     """
     rows = _checked(rows)
     arguments.word(layout, "layout", ("padded", "flat"))
     pad_id = arguments.whole_number(pad_id, "pad_id", fix="give a token id")
     has_padding = "cu_seqlens_padded" in rows[0]
-    if (
-        has_padding
-        and layout == "padded"
-        and len({int(row["cu_seqlens_padded"][-1]) for row in rows}) > 1
-    ):
-        raise ArgumentError(
-            'rows with cu_seqlens_padded differ in length; use layout="flat", or rows of one length'
-        )
+    is_flat = layout == "flat"
+    if has_padding and not is_flat:
+        _check_one_length(rows)
     batch: Row = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
-        if name in PADDING and len(values) == 1:
-            batch[name] = values[0][None]
-        elif name in PADDING and layout == "flat":
+        if name in PADDING and is_flat:
             batch[name] = torch.cat(values)[None]
         elif name in PADDING:
-            value = pad_id if name == "input_ids" else PADDING[name]
-            batch[name] = torch.nn.utils.rnn.pad_sequence(
-                values, batch_first=True, padding_value=value
-            )
+            padding = pad_id if name == "input_ids" else PADDING[name]
+            batch[name] = _padded(values, padding)
         elif name in ("cu_seqlens", "cu_seqlens_padded"):
-            # Through the whole batch; a row that is shorter than its room ends in a sequence of padding.
-            longest = (
-                0
-                if layout == "flat" or has_padding
-                else max(int(ends[-1]) for ends in values)
+            # Padding of documents already fills rows up to one length.
+            batch[name] = _joined_bounds(
+                values, fills_rows=not is_flat and not has_padding
             )
-            bounds = [0]
-            for ends in values:
-                first = bounds[-1]
-                bounds += (ends[1:] + first).tolist()
-                if int(ends[-1]) < longest:
-                    bounds.append(first + longest)
-            batch[name] = torch.tensor(bounds, dtype=torch.int32)
+        elif name == "max_seqlen":
+            batch[name] = max(values)
         else:
-            batch[name] = max(values) if name == "max_seqlen" else torch.cat(values)
+            batch[name] = torch.cat(values)
     if {"cu_seqlens", "max_seqlen"} <= batch.keys() and not has_padding:
-        batch["max_seqlen"] = int(
-            batch["cu_seqlens"].diff().max()
-        )  # padding may be longer than any sequence
+        # Padding may be longer than any sequence.
+        lengths = batch["cu_seqlens"].diff()
+        batch["max_seqlen"] = int(lengths.max())
     return batch
+
+
+def _check_one_length(rows: Sequence[Row]) -> None:
+    """Raise ArgumentError if rows with padded documents differ in length."""
+    lengths = {int(row["cu_seqlens_padded"][-1]) for row in rows}
+    if len(lengths) > 1:
+        raise ArgumentError(
+            where="rows",
+            problem="those with cu_seqlens_padded differ in length",
+            fix='use layout="flat", or rows of one length',
+        )
+
+
+def _padded(values: Sequence[torch.Tensor], padding: int) -> torch.Tensor:
+    """Return the tokens of rows as (B, longest)."""
+    # The usual batch of one row is not copied.
+    if len(values) == 1:
+        return values[0][None]
+    batch: torch.Tensor = torch.nn.utils.rnn.pad_sequence(
+        values, batch_first=True, padding_value=padding
+    )
+    return batch
+
+
+def _joined_bounds(
+    bounds_of_rows: Sequence[torch.Tensor], *, fills_rows: bool
+) -> torch.Tensor:
+    """Return where the sequences of a batch begin and end, int32, counted through it.
+
+    `fills_rows`: a row that is shorter than the longest ends in a sequence of padding.
+    """
+    longest = 0
+    if fills_rows:
+        longest = max(int(bounds[-1]) for bounds in bounds_of_rows)
+    joined = [0]
+    for bounds in bounds_of_rows:
+        first = joined[-1]
+        joined += (bounds[1:] + first).tolist()
+        if int(bounds[-1]) < longest:
+            joined.append(first + longest)
+    return torch.tensor(joined, dtype=torch.int32)
 
 
 def _checked(rows: Sequence[Row]) -> list[Row]:
@@ -92,12 +116,15 @@ def _checked(rows: Sequence[Row]) -> list[Row]:
     items = arguments.listed(rows, "rows", fix=fix)
     if not items:
         raise arguments.wrong("rows", rows, "is empty", fix=fix)
-    for place, row in enumerate(items):
+    for index, row in enumerate(items):
         if not isinstance(row, dict):
-            raise arguments.wrong(f"rows[{place}]", row, "is not a row", fix=fix)
-        if row.keys() != items[0].keys():
+            raise arguments.wrong(f"rows[{index}]", row, "is not a row", fix=fix)
+        columns = items[0].keys()
+        if row.keys() != columns:
             raise ArgumentError(
-                f"rows[{place}] has the columns {', '.join(row)}, but rows[0] has "
-                f"{', '.join(items[0])}; give rows of one data set"
+                where=f"rows[{index}]",
+                problem=f"it has the columns {', '.join(row)}, but rows[0] has "
+                f"{', '.join(columns)}",
+                fix="give rows of one data set",
             )
     return items

@@ -1,7 +1,7 @@
 """SequenceDataset: rows of one or several runs, map-style.
 
-In:  finished runs; how they are split, mixed and packed. Out: a row as tensors, built from
-     references and memory-mapped tokens when it is read.
+In:  finished runs; how they are split, mixed and packed.
+Out: a row as tensors, built from references and memory-mapped tokens when it is read.
 """
 
 from __future__ import annotations
@@ -30,23 +30,28 @@ from nextlong.torch.stream import SequenceStream
 
 
 class SequenceDataset(Dataset):  # type: ignore[misc]
-    """Rows of one or several runs as a map-style data set; `stream` reads them as an iterable one.
+    """Rows of one or several runs as a map-style data set.
+
+    `stream` reads them as an iterable one.
 
     `run`: a run directory, one of its variants (`RUN@NAME`), an opened run, or several.
-    A row is a dict of the requested `columns`, L tokens long:
-    `input_ids` int64 (L,); `labels`, the same with −100 at the first token of each sequence, not shifted (transformers
-    shifts them; elsewhere the trainer must); `position_ids` int64 (L,), from 0 in each sequence; `cu_seqlens` int32
-    (sequences + 1,) and `max_seqlen` int, as varlen attention takes them; `seq_lengths` int64 (sequences,).
+    A row is a dict of the requested `columns`, L tokens long: `input_ids` int64 (L,);
+    `labels`, the same with −100 at the first token of each sequence, not shifted
+    (transformers shifts them; elsewhere the trainer must); `position_ids` int64 (L,),
+    from 0 in each sequence; `cu_seqlens` int32 (sequences + 1,) and `max_seqlen` int, as
+    varlen attention takes them; `seq_lengths` int64 (sequences,).
 
-    `mix`: proportions of several runs, `by` sequences or tokens; without it everything is used, evenly interleaved.
-    `split` and `validation` (a share): one side of a split by meta-document; `shared_chunks="leave-out"` leaves out of train
-    what shares a chunk with validation. `pack`: tokens of a row that holds several whole sequences.
-    `boundaries="document"`: in place of sequences, the original documents of concatenations (an extended sequence is one).
-    `pad_documents_to`: each document ends in `pad_id` up to a multiple of it, 2 · the ranks of context parallelism; padding has
-    label −100 and continued positions. `pad_id` is EOS by default, or id 0 for a tokenizer without one, as in exports.
-    `cu_seqlens` and `seq_lengths` then count without it, `cu_seqlens_padded` int32
-    (documents + 1,) and `max_seqlen` with it, as Transformer Engine takes them.
-    Raises NextlongError for invalid arguments.
+    `mix`: proportions of several runs, `by` sequences or tokens; without it everything
+    is used, evenly interleaved. `split` and `validation` (a share): one side of a split
+    by meta-document; `shared_chunks="leave-out"` leaves out of train what shares a chunk
+    with validation. `pack`: tokens of a row that holds several whole sequences.
+    `boundaries="document"`: in place of sequences, the original documents of
+    concatenations (an extended sequence is one). `pad_documents_to`: each document ends
+    in `pad_id` up to a multiple of it, 2 · the ranks of context parallelism; padding has
+    label −100 and continued positions. `pad_id` is EOS by default, or id 0 for a
+    tokenizer without one, as in exports. `cu_seqlens` and `seq_lengths` then count
+    without it, `cu_seqlens_padded` int32 (documents + 1,) and `max_seqlen` with it, as
+    Transformer Engine takes them. Raises NextlongError for invalid arguments.
     """
 
     def __init__(
@@ -96,28 +101,32 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
             pack=pack,
             seed=int(split_seed),
         )
-        # Sequences that are left out of train, for a chunk that validation has, are counted.
+        # Sequences that are left out of train, for a chunk that validation has, are
+        # counted.
         splits, self.left_out = arranged(files, arrangement)
-        index, offsets = packed(splits[split or "train"], row_tokens=pack)
+        side = split or "train"
+        index, offsets = packed(splits[side], row_tokens=pack)
         if not len(index):
             shared = ""
             if self.left_out:
                 shared = f", {self.left_out} share a chunk with validation"
-            total = sum(map(len, runs))
             raise CorpusError(
-                f"no sequence is left: split={split!r} with validation={validation} of "
-                f"{total} sequences keeps none{shared}; change the share, or make more "
-                "sequences"
+                where="split",
+                value=repr(split),
+                problem=f"keeps no sequence: validation={validation} of "
+                f"{sum(map(len, runs))} sequences{shared}",
+                fix="change the share, or make more sequences",
             )
-        sequences = np.bincount(index["run"], minlength=len(runs)).tolist()
+        sequences = np.bincount(index["run"], minlength=len(runs))
         names = [opened.name for opened in runs]
-        for warned in unused_runs(names, sequences, split=split or "train"):
+        for warned in unused_runs(names, sequences.tolist(), split=side):
             warnings.warn(warned.message, stacklevel=2)
         self.rows = Rows(files, index=index, offsets=offsets)
         # The share of packed rows that holds tokens; rows are shorter instead of padded.
         self.fill = 1.0
         if pack is not None:
-            self.fill = float(index["length"].sum() / (len(self.rows) * pack))
+            tokens = index["length"].sum()
+            self.fill = float(tokens / (len(self.rows) * pack))
         self.columns = _columns(columns)
         # Padding of documents, and of shorter rows: collate(rows, pad_id=dataset.pad_id).
         tokenizer = runs[0].steps["tokenizer"].result(TokenizerResult)
@@ -128,13 +137,11 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         return len(self.rows)
 
     def _repr_html_(self) -> str:
-        rows, columns, filled = (
-            f"{len(self):,}",
-            ", ".join(self.columns),
-            f"{self.fill:.1%}",
-        )
         return facts_html(
-            "nextlong.torch.SequenceDataset", rows=rows, columns=columns, filled=filled
+            "nextlong.torch.SequenceDataset",
+            rows=f"{len(self):,}",
+            columns=", ".join(self.columns),
+            filled=f"{self.fill:.1%}",
         )
 
     def __getitem__(self, number: int) -> Row:
@@ -146,39 +153,42 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         lengths = self.rows.lengths(row)
         if self._boundaries == "document":
             lengths = original_lengths(lengths, self.rows.spans(row))
-        padded = (
-            -(-lengths // self._multiple) * self._multiple
-        )  # the tokens of each document with its padding
-        columns: Row = self._token_columns(row, lengths, padded) | {
+        # The tokens of each document with its padding.
+        padded = -(-lengths // self._multiple) * self._multiple
+        columns: Row = {
+            **self._token_columns(row, lengths, padded),
             "max_seqlen": int(padded.max()),
             "seq_lengths": torch.from_numpy(lengths.copy()),
+            "cu_seqlens": _bounds(lengths),
+            "cu_seqlens_padded": _bounds(padded),
         }
-        for name, counted in (("cu_seqlens", lengths), ("cu_seqlens_padded", padded)):
-            columns[name] = torch.from_numpy(
-                np.concatenate([[0], np.cumsum(counted)]).astype(np.int32)
-            )
         return {name: columns[name] for name in self.columns}
 
     def _token_columns(
         self, row: int, lengths: NDArray[np.int64], padded: NDArray[np.int64]
     ) -> Row:
+        """Return the requested columns of tokens.
+
+        Documents have `lengths` tokens, and `padded` with the padding at their ends.
+        """
         names = [name for name in PADDING if name in self.columns]
-        starts = np.cumsum(padded) - padded
-        # One block for all: malloc hands several back to the system after each row, and page faults cost more than the row.
-        block = np.empty((len(names), int(padded.sum())), np.int64)
-        # Which places of the row are padding, bool (tokens with padding,); None: no place is.
-        is_padding = None
+        ends = np.cumsum(padded)
+        starts = ends - padded
+        # One block for all: malloc hands several back to the system after each row, and
+        # page faults cost more than the row.
+        block = np.empty((len(names), int(ends[-1])), np.int64)
+        is_padding = None  # bool (tokens with padding,), if there is any
         if (lengths < padded).any():
-            is_padding = np.arange(block.shape[1]) >= np.repeat(
-                starts + lengths, padded
-            )
-        for name, column in zip(names, block, strict=True):
+            ends_of_text = np.repeat(starts + lengths, padded)
+            is_padding = np.arange(block.shape[1]) >= ends_of_text
+        columns = dict(zip(names, block, strict=True))
+        for name, column in columns.items():
             if name == "position_ids":
-                for start, room in zip(starts.tolist(), padded.tolist(), strict=True):
-                    column[start : start + room] = self._positions[:room]
+                for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+                    column[start:end] = self._positions[: end - start]
                 continue
-            if name == "labels" and "input_ids" in names:
-                column[:] = block[0]
+            if name == "labels" and "input_ids" in columns:
+                column[:] = columns["input_ids"]
             else:
                 self.rows.copy_into(column, row)
                 if is_padding is not None:
@@ -186,28 +196,34 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
             if name == "labels":
                 column[starts] = PADDING["labels"]
             if is_padding is not None:
-                column[is_padding] = (
-                    self.pad_id if name == "input_ids" else PADDING[name]
-                )
-        return {
-            name: torch.from_numpy(column)
-            for name, column in zip(names, block, strict=True)
-        }
+                is_ids = name == "input_ids"
+                column[is_padding] = self.pad_id if is_ids else PADDING[name]
+        return {name: torch.from_numpy(column) for name, column in columns.items()}
 
     @cached_property
     def _positions(self) -> NDArray[np.int64]:
         return np.arange(self.rows.longest + self._multiple)
 
     def stream(self, **options: Any) -> SequenceStream:
-        """Return the rows as an iterable data set that ranks and DataLoader workers share; options as of `SequenceStream`."""
+        """Return the rows as an iterable data set that ranks and workers share.
+
+        Options are those of `SequenceStream`.
+        """
         return SequenceStream(self, **options)
+
+
+def _bounds(lengths: NDArray[np.int64]) -> torch.Tensor:
+    """Return where documents of these lengths begin and end, int32 (documents + 1,)."""
+    bounds = np.zeros(len(lengths) + 1, np.int32)
+    bounds[1:] = np.cumsum(lengths)
+    return torch.from_numpy(bounds)
 
 
 def _opened(run: str | Path | Run | Sequence[str | Path | Run]) -> list[Run]:
     """Return one or several runs, opened."""
     fix = "give a run directory, an opened run, or a list of them"
     if isinstance(run, Sequence | np.ndarray) and not isinstance(run, str | bytes):
-        named = {f"run[{place}]": each for place, each in enumerate(run)}
+        named = {f"run[{index}]": each for index, each in enumerate(run)}
     else:
         named = {"run": run}
     opened = []
@@ -232,25 +248,33 @@ def _columns(columns: Sequence[str]) -> tuple[str, ...]:
 def _share_of_validation(
     *, split: object, validation: object, shared_chunks: object, split_seed: object
 ) -> float:
-    """Return the share that is held out, 0 without a split; check the options of a split."""
+    """Return the share that is held out, 0 without a split; check its options."""
     arguments.word(split, "split", (None, "train", "validation"))
     arguments.word(shared_chunks, "shared_chunks", ("keep", "leave-out"))
     fix = "give a whole number"
     seed = arguments.whole_number(split_seed, "split_seed", fix=fix, least=None)
     if split is None:
+        # Each option, and whether it was given.
         options = {
-            f"validation={validation}": validation is not None,
-            f"shared_chunks={shared_chunks!r}": shared_chunks != "keep",
-            f"split_seed={seed}": seed != 0,
+            "validation": (validation, validation is not None),
+            "shared_chunks": (shared_chunks, shared_chunks != "keep"),
+            "split_seed": (seed, seed != 0),
         }
-        for option, is_given in options.items():
+        for name, (value, is_given) in options.items():
             if is_given:
-                cure = 'split="train" with validation=0.01 makes one, or leave it out'
-                raise ArgumentError(f"{option} without a split; {cure}")
+                raise ArgumentError(
+                    where=name,
+                    value=repr(value),
+                    problem="needs a split",
+                    fix='split="train" with validation=0.01 makes one, or leave it out',
+                )
         return 0.0
     if validation is None:
         raise ArgumentError(
-            f"split={split!r} without validation; validation=0.01 holds out one in a hundred"
+            where="split",
+            value=repr(split),
+            problem="needs validation",
+            fix="validation=0.01 holds out one in a hundred",
         )
     fix = "give a share between 0 and 1, such as 0.01"
     share = float(arguments.number(validation, "validation", fix=fix))

@@ -32,10 +32,10 @@ from nextlong.errors import ArgumentError, RunError
 from nextlong.text import Json, counted
 from nextlong.torch.collate import Row
 
-# Places in the memory that the workers of a loader share with its process.
+# Indexes of the memory that the workers of a loader share with its process.
 _EPOCH, _POSITION, _RESUMED_PASS, _CURRENT_PASS, _PASSES = range(5)
 _NO_PASS: Final = -1
-_MOST_WORKERS: Final = 1024
+_MAX_WORKERS: Final = 1024
 
 _STATE_FIX: Final = "give what SequenceStream.state_dict returned"
 _STATE: Final = ("epoch", "position", "workers", "batch_size", "read", "data")
@@ -84,7 +84,9 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         )
         if (self.rank is None) != (self.world_size is None):
             raise ArgumentError(
-                f"rank={self.rank} and world_size={self.world_size}: give both, or neither"
+                where=f"rank={self.rank} and world_size={self.world_size}",
+                problem="one is missing",
+                fix="give both, or neither",
             )
         if self.rank is None:
             self.rank, self.world_size = _place_of_process()
@@ -101,9 +103,11 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         rows = len(self.dataset)
         if self.remainder == "drop" and world_size > rows:
             raise ArgumentError(
-                f"world_size={world_size} ranks share {counted(rows, 'row')}, and "
-                'remainder="drop" leaves none for any of them; use fewer ranks or more '
-                'sequences, or remainder="repeat"'
+                where="world_size",
+                value=world_size,
+                problem=f"ranks share {counted(rows, 'row')}, and "
+                'remainder="drop" leaves none for any of them',
+                fix='use fewer ranks or more sequences, or remainder="repeat"',
             )
         self.rank = self._rank = rank
         self.world_size = self._world_size = world_size
@@ -120,13 +124,13 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
 
     def __len__(self) -> int:
         """Return how many rows this rank reads when it is iterated next."""
-        return len(self._places(self._start.next_position))
+        return len(self._positions(self._start.next_position))
 
     def __iter__(self) -> Iterator[Row]:
         worker, workers = _worker()
         self._position = self._start.begin_pass()
-        places = worker_part(
-            self._places(self._position),
+        positions = worker_part(
+            self._positions(self._position),
             worker=worker,
             workers=workers,
             batch_size=self.batch_size,
@@ -136,7 +140,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         )
         self._read = self._skip
         self._skip = 0
-        return self._rows(order[places[self._read :]])
+        return self._rows(order[positions[self._read :]])
 
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch; setting the current one again changes nothing."""
@@ -164,9 +168,11 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             position = self._position
             read = self._read
         else:
-            cure = "give their number: state_dict(rows=batches * batch_size), or rows=0 at the start"
             raise RunError(
-                f"this process has read no row itself; if DataLoader workers read the rows, {cure}"
+                where="state_dict",
+                problem="this process has read no row itself",
+                fix="if DataLoader workers read the rows, give their number: "
+                "state_dict(rows=batches * batch_size), or rows=0 at the start",
             )
         _, workers = _worker()
         if workers == 1:
@@ -189,29 +195,33 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         workers that had other rows.
         """
         _check_state(state)
-        is_same = (
-            isinstance(state["data"], str) and state["data"] == self._fingerprint()
-        )
-        if not is_same:
-            keys = (
-                "run, mix, split, pack, order, seed and remainder must be as they were"
-            )
+        # Anything may stand in a state, also an array, which is not compared.
+        data = state["data"]
+        if not isinstance(data, str) or data != self._fingerprint():
             raise RunError(
-                f"this state is of another data set, seed or order: {keys}; use them, or restart the epoch"
+                where="state",
+                problem="it is of another data set, seed or order: run, mix, split, "
+                "pack, order, seed and remainder must be as they were",
+                fix="use them, or restart the epoch",
             )
         numbers = _numbers_of(state, rows=len(self.dataset))
         _, workers = _worker()
         if numbers["workers"] not in (1, workers):
-            cure = "use the same number, or save state_dict(rows=…), which any number of workers can load"
             raise RunError(
-                f"this state is of one of {numbers['workers']} workers, but there are {workers}; {cure}"
+                where="state",
+                problem=f"it is of one of {numbers['workers']} workers, but there are "
+                f"{workers}",
+                fix="use the same number, or save state_dict(rows=…), which any number "
+                "of workers can load",
             )
         batch_size = numbers["batch_size"]
         if numbers["workers"] > 1 and batch_size != self.batch_size:
             raise RunError(
-                f"this state is of one of several workers with batches of "
-                f"{batch_size} rows, but batch_size={self.batch_size}; use the "
-                "same, or save state_dict(rows=…), which any batch size can load"
+                where="state",
+                problem="it is of one of several workers with batches of "
+                f"{batch_size} rows, but batch_size={self.batch_size}",
+                fix="use the same, or save state_dict(rows=…), which any batch size can "
+                "load",
             )
         self._begin(
             numbers["epoch"], position=numbers["position"], skip=numbers["read"]
@@ -222,7 +232,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         self._read = None
         self._skip = skip
 
-    def _places(self, start: int) -> NDArray[Any]:
+    def _positions(self, start: int) -> NDArray[Any]:
         return rank_positions(
             len(self.dataset),
             start=start,
@@ -253,16 +263,17 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         loader_batch_size = None if indexes is None else len(indexes)
         if (loader_batch_size or 1) != self.batch_size:
             raise ArgumentError(
-                f"DataLoader(batch_size={loader_batch_size}, num_workers={workers}) reads "
-                f"a stream with batch_size={self.batch_size}, so rows would come in "
-                "another order than its state counts them; give both the same batch_size"
+                where=f"DataLoader(batch_size={loader_batch_size}, "
+                f"num_workers={workers})",
+                problem=f"it reads a stream with batch_size={self.batch_size}, so rows "
+                "would come in another order than its state counts them",
+                fix="give both the same batch_size",
             )
 
     def _fingerprint(self) -> str:
-        order = (
-            f"{self.dataset.rows.fingerprint} {self.order} {self.seed} {self.remainder}"
-        )
-        return hashlib.blake2b(order.encode(), digest_size=8).hexdigest()
+        rows = self.dataset.rows.fingerprint
+        settings = f"{rows} {self.order} {self.seed} {self.remainder}"
+        return hashlib.blake2b(settings.encode(), digest_size=8).hexdigest()
 
 
 class _EpochStart:
@@ -277,7 +288,7 @@ class _EpochStart:
     """
 
     def __init__(self) -> None:
-        shared = torch.zeros(_PASSES + _MOST_WORKERS, dtype=torch.int64)
+        shared = torch.zeros(_PASSES + _MAX_WORKERS, dtype=torch.int64)
         self._shared = shared.share_memory_()
         self.begin(0, 0)
 
@@ -355,7 +366,7 @@ def _numbers_of(state: Json, *, rows: int) -> dict[str, int]:
     limits = {
         "epoch": (0, arguments.MOST),
         "position": (0, rows),
-        "workers": (1, _MOST_WORKERS),
+        "workers": (1, _MAX_WORKERS),
         "batch_size": (1, arguments.MOST),
         "read": (0, rows),
     }
