@@ -1,8 +1,10 @@
-"""RULER's 13 tasks (Hsieh et al. 2024, arXiv 2404.06654), prompt for prompt as NVIDIA's generator makes them.
+"""RULER's 13 tasks (Hsieh et al. 2024, arXiv 2404.06654), as NVIDIA's generator makes them.
 
-Random numbers come from one stream per task, in the order of NVIDIA's scripts (scripts/data/synthetic/*.py), so that the same seed,
-words, essays and tokenizer give the same prompts. The context is the largest that fits: a binary search finds its size, and a
-sample that is still too long loses `step` units at a time. Deliberate differences: docs/evaluate/ruler.md.
+Random numbers come from one stream per task, in the order of NVIDIA's scripts
+(scripts/data/synthetic/*.py), so that the same seed, words, essays and tokenizer give the
+same prompts. The context is the largest that fits: a binary search finds its size, and a
+sample that is still too long loses `step` units at a time. Deliberate differences:
+docs/evaluate/ruler.md.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
 from importlib.resources import files
-from itertools import accumulate, pairwise, repeat
+from itertools import accumulate, chain, pairwise, repeat
 from typing import Annotated, Final, NamedTuple, NotRequired
 
 import numpy as np
@@ -28,19 +30,19 @@ from nextlong.evaluate.data import ESSAYS, TEXT, DataFiles, origin, record, seve
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.text import Json
 
-_LEAST_TOKENS: Final = 1024  # below which a prompt is all instruction
-_LEAST_NEEDLE_TOKENS: Final = 256
+_MIN_TOKENS: Final = 1024  # below which a prompt is all instruction
+_MIN_NEEDLE_TOKENS: Final = 256
+_SHORT_TOKENS: Final = 4096  # below which NVIDIA's scripts take smaller steps
 _REDRAWS: Final = 20  # of the smallest context; NVIDIA's scripts never give up
 
 
 def essay_words(data: DataFiles) -> list[str]:
     """Return the words of the essays, in order."""
     source = data.source(ESSAYS)
-    text = (
-        data.json(ESSAYS, record(text=str))["text"]
-        if source == ESSAYS
-        else data.text(source)
-    )
+    if source == ESSAYS:
+        text = data.json(ESSAYS, record(text=str))["text"]
+    else:
+        text = data.text(source)
     if not text.strip():
         raise data.error(ESSAYS, "it holds no words")
     return re.sub(r"\s+", " ", text).split(" ")
@@ -48,7 +50,10 @@ def essay_words(data: DataFiles) -> list[str]:
 
 @lru_cache(maxsize=16)
 def sentences(text: str) -> tuple[str, ...]:
-    """Split a text into sentences by Punkt with NLTK's English model, as NVIDIA's scripts do."""
+    """Split a text into sentences by Punkt with NLTK's English model.
+
+    As NVIDIA's scripts do.
+    """
     return tuple(required("punkt").sent_tokenize(text))
 
 
@@ -56,38 +61,42 @@ def sentences(text: str) -> tuple[str, ...]:
 def _wonderwords(kind: str) -> tuple[str, ...]:
     """Return a list of the package wonderwords: noun, adjective or verb."""
     required("wonderwords")
-    # Read from the package itself: its own functions draw at random, and the samples need the whole list in order.
+    # Read from the package itself: its own functions draw at random, and the samples need
+    # the whole list in order.
     text = (files("wonderwords.assets") / f"{kind}list.txt").read_text(encoding="utf-8")
     return tuple(map(str.rstrip, text.splitlines()))
 
 
 class _Hyphenated:
-    """Every adjective-noun once, in the order of `sorted`: six million strings that are computed on access.
+    """Every adjective-noun once, in the order of `sorted`.
 
-    Those of one adjective are contiguous, unless another begins with it and a hyphen: words of such a group are sorted together.
+    Six million strings that are computed on access. Those of one adjective are contiguous,
+    unless another begins with it and a hyphen: words of such a group are sorted together.
     """
 
     def __init__(self, adjectives: Sequence[str], nouns: Sequence[str]) -> None:
-        # Each group has a stem and the endings of its words; groups without a second stem share the list of nouns.
+        # Each group has a stem and the endings of its words; groups without a second stem
+        # share the list of nouns.
         self._groups: list[tuple[str, list[str]]] = []
         shared = sorted(set(nouns))
         for stem in sorted({f"{adjective}-" for adjective in adjectives}):
-            if self._groups and stem.startswith(first := self._groups[-1][0]):
-                more = (stem.removeprefix(first) + noun for noun in shared)
-                self._groups[-1] = (first, sorted({*self._groups[-1][1], *more}))
+            first, endings = self._groups[-1] if self._groups else ("", [])
+            if first and stem.startswith(first):
+                rest = stem.removeprefix(first)
+                more = {rest + noun for noun in shared}
+                self._groups[-1] = (first, sorted({*endings, *more}))
             else:
                 self._groups.append((stem, shared))
-        self._ends = list(
-            accumulate(len(ends) for _, ends in self._groups)
-        )  # the index after each group's last word
+        # The index after each group's last word.
+        self._ends = list(accumulate(len(endings) for _, endings in self._groups))
 
     def __len__(self) -> int:
         return self._ends[-1]
 
     def __getitem__(self, index: int) -> str:
-        place = bisect_right(self._ends, index)
-        stem, ends = self._groups[place]
-        return stem + ends[index - self._ends[place]]
+        group = bisect_right(self._ends, index)
+        stem, endings = self._groups[group]
+        return stem + endings[index - self._ends[group]]
 
 
 def _largest(
@@ -98,21 +107,21 @@ def _largest(
     upper: int = 0,
     room: int | None = None,
 ) -> int:
-    """Return the largest context in [step, upper] that fits, else `step`, as NVIDIA's scripts do.
+    """Return the largest context in [step, upper] that fits, else `step`.
 
-    Without `upper`: three times what the tokens of a small one predict for `room` tokens (default: the request's).
+    As NVIDIA's scripts do. Without `upper`: three times what the tokens of a small one
+    predict for `room` tokens (default: the request's).
     """
     if not upper:
         tokens_per_unit = request.tokenizer.count(build(step).text) / step
-        upper = max(
-            int(((request.room if room is None else room) / tokens_per_unit) * 3),
-            step * 2,
-        )
+        room = request.room if room is None else room
+        upper = max(int((room / tokens_per_unit) * 3), step * 2)
     best = lower = step
     while lower <= upper:
         middle = (lower + upper) // 2
         if request.fits(build(middle)):
-            best, lower = middle, middle + 1
+            best = middle
+            lower = middle + 1
         else:
             upper = middle - 1
     return best
@@ -125,33 +134,52 @@ def _fitting(
     size: int,
     step: int,
 ) -> Iterator[Sample | None]:
-    """Yield each sample with `size` units of context or, where that is too long, `step` less at a time; else None."""
+    """Yield each sample with `size` units of context, or None if it cannot be made to fit.
+
+    A sample that is too long is drawn again with `step` units less at a time.
+    """
     for build in builds:
-        used, redraws = size, 0
-        while not request.fits(sample := build(used)):
+        used = size
+        redraws = 0
+        sample = build(used)
+        while not request.fits(sample) and redraws <= _REDRAWS:
             if used > step:
                 used -= step
-            elif (redraws := redraws + 1) > _REDRAWS:
-                break
+            else:
+                redraws += 1
+            if redraws <= _REDRAWS:
+                sample = build(used)
         yield sample if redraws <= _REDRAWS else None
 
 
 # Needles: the score is the share of values that are found.
 
-_NOISE: Final = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-_DEPTHS: Final = [
-    int(depth) for depth in np.round(np.linspace(0, 100, num=40, endpoint=True))
-]
-_NEEDLE: Final = "One of the special magic {kind} for {key} is: {value}."
-# The prompt and the beginning of the answer, for several values and for one.
-_ASKED: Final = " The special magic {kind} for {query} mentioned in the provided text "
-_MANY, _ONE = (
-    (prompt_of("ruler_niah_many"), _ASKED + "are"),
-    (prompt_of("ruler_niah_one"), _ASKED + "is"),
+_NOISE: Final = (
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
+    "again."
 )
-_hyphenated = cache(
-    lambda: _Hyphenated(_wonderwords("adjective"), _wonderwords("noun"))
-)  # RULER's keys
+_DEPTHS: Final = [int(depth) for depth in np.linspace(0, 100, num=40).round()]
+_NEEDLE: Final = "One of the special magic {kind} for {key} is: {value}."
+_ASKED: Final = " The special magic {kind} for {query} mentioned in the provided text "
+
+
+class _Asked(NamedTuple):
+    """The prompt, and the beginning of the answer."""
+
+    prompt: str
+    prefix: str
+
+
+_ONE: Final = _Asked(prompt_of("ruler_niah_one"), _ASKED + "is")
+_MANY: Final = _Asked(prompt_of("ruler_niah_many"), _ASKED + "are")
+
+
+@cache
+def _hyphenated() -> _Hyphenated:
+    """Return RULER's keys."""
+    return _Hyphenated(_wonderwords("adjective"), _wonderwords("noun"))
+
+
 _RANDOM: Final[dict[str, Callable[[random.Random], str]]] = {
     "words": lambda draw: draw.choice(_hyphenated()),
     "numbers": lambda draw: str(draw.randint(10**6, 10**7 - 1)),
@@ -181,250 +209,361 @@ _FORMS: Final = {
 
 
 def _needle_samples(request: TaskRequest, form: _Form) -> Iterator[Sample | None]:
-    request.require("a needle", tokens=request.length, min_tokens=_LEAST_NEEDLE_TOKENS)
-    draw, is_short = random.Random(request.seed), request.length < 4096
-    step, essay = 5 if is_short else 25, list[str]()
+    request.require("a needle", tokens=request.length, min_tokens=_MIN_NEEDLE_TOKENS)
+    is_short = request.length < _SHORT_TOKENS
     if form.haystack == "essay":
-        step, essay = (
-            50 if is_short else 500,
-            essay_words(request.data),
-        )  # NVIDIA's 500 words leave no room below
+        essay = essay_words(request.data)
+        # NVIDIA's 500 words leave no room in a short prompt.
+        step = 50 if is_short else 500
+    else:
+        essay = []
+        step = 5 if is_short else 25
     build = partial(
-        _needle_question, form=form, draw=draw, seed=request.seed, essay=essay
+        _needle_question,
+        form=form,
+        draw=random.Random(request.seed),
+        seed=request.seed,
+        essay=essay,
     )
-    return _fitting(
-        request, repeat(build), size=_largest(request, build, step=step), step=step
-    )
+    size = _largest(request, build, step=step)
+    return _fitting(request, repeat(build), size=size, step=step)
+
+
+class _Stated(NamedTuple):
+    """A key and the values that the context states for it."""
+
+    key: str
+    values: list[str]
 
 
 def _needle_question(
     size: int, *, form: _Form, draw: random.Random, seed: int, essay: list[str]
 ) -> Sample:
     """Return a question whose haystack has `size` words of the essay, or lines."""
-    key, value = _RANDOM[form.key_kind], _RANDOM[form.value_kind]
-    stated = [
-        (key(draw), [value(draw) for _ in range(form.values)]) for _ in range(form.keys)
-    ]
-    needles = [
-        _NEEDLE.format(kind=form.value_kind, key=name, value=one)
-        for name, values in stated
-        for one in values
-    ]
+    draw_key = _RANDOM[form.key_kind]
+    draw_value = _RANDOM[form.value_kind]
+    stated = []
+    for _ in range(form.keys):
+        key = draw_key(draw)
+        values = [draw_value(draw) for _ in range(form.values)]
+        stated.append(_Stated(key, values))
+    needles = []
+    for key, values in stated:
+        for value in values:
+            needles.append(_NEEDLE.format(kind=form.value_kind, key=key, value=value))
     random.Random(seed).shuffle(needles)
     if form.haystack == "essay":
-        # The essay in sentences, cut at the depths that are drawn, a needle at each cut.
-        lines = sentences(" ".join((essay * -(-size // len(essay)))[:size]).strip())
-        places = sorted(
-            int(len(lines) * (depth / 100))
-            for depth in draw.sample(_DEPTHS, len(needles))
-        )
-        parts: list[str] = []
-        for number, (first, last) in enumerate(pairwise([0, *places, len(lines)])):
-            parts += [" ".join(lines[first:last]), *needles[number : number + 1]]
-        context = " ".join(parts)
+        context = _in_essay(essay, size, needles, draw)
     else:
-        # Lines of noise, or needles with keys and values that nobody asks for.
-        hay = [_NOISE] * size
-        if form.haystack == "needle":
-            hay = [
-                _NEEDLE.format(kind=form.value_kind, key=key(draw), value=value(draw))
-                for _ in range(size)
-            ]
-        for place, needle in zip(
-            sorted(draw.sample(range(size), len(needles)), reverse=True),
-            needles,
-            strict=True,
-        ):
-            hay.insert(place, needle)
-        context = "\n".join(hay)
-    queried = [stated[number] for number in draw.sample(range(form.keys), form.queries)]
-    *others, last_query = [name for name, _ in queried]
-    query = ", ".join(others) + ", and " + last_query if others else last_query
+        context = _in_lines(size, needles, form, draw)
+    queried = [stated[index] for index in draw.sample(range(form.keys), form.queries)]
+    *others, query = [key for key, _ in queried]
+    if others:
+        query = ", ".join(others) + ", and " + query
     is_one = form.queries * form.values == 1
-    prompt, prefix, kind = (
-        (*_ONE, form.value_kind.removesuffix("s"))
-        if is_one
-        else (*_MANY, form.value_kind)
+    asked = _ONE if is_one else _MANY
+    kind = form.value_kind.removesuffix("s") if is_one else form.value_kind
+    answers = chain.from_iterable(values for _, values in queried)
+    return Sample(
+        prompt=asked.prompt.format(kind=kind, context=context, query=query),
+        references=tuple(answers),
+        max_new_tokens=128,
+        answer_prefix=asked.prefix.format(kind=kind, query=query),
     )
-    answers = tuple(one for _, values in queried for one in values)
-    text = prompt.format(kind=kind, context=context, query=query)
-    return Sample(text, answers, 128, prefix.format(kind=kind, query=query))
 
 
-# Variable tracking: the question asks for every variable that has a value, after one worked example.
+def _in_essay(
+    essay: list[str], size: int, needles: Sequence[str], draw: random.Random
+) -> str:
+    """Return `size` words of the essay, with a needle at each depth that is drawn."""
+    words = (essay * -(-size // len(essay)))[:size]
+    lines = sentences(" ".join(words).strip())
+    depths = draw.sample(_DEPTHS, len(needles))
+    cuts = sorted(int(len(lines) * (depth / 100)) for depth in depths)
+    parts: list[str] = []
+    for index, (first, last) in enumerate(pairwise([0, *cuts, len(lines)])):
+        parts.append(" ".join(lines[first:last]))
+        parts += needles[index : index + 1]
+    return " ".join(parts)
+
+
+def _in_lines(
+    size: int, needles: Sequence[str], form: _Form, draw: random.Random
+) -> str:
+    """Return lines of noise, or needles that nobody asks for, with the needles in them."""
+    hay = [_NOISE] * size
+    if form.haystack == "needle":
+        hay = []
+        for _ in range(size):
+            key = _RANDOM[form.key_kind](draw)
+            value = _RANDOM[form.value_kind](draw)
+            hay.append(_NEEDLE.format(kind=form.value_kind, key=key, value=value))
+    indices = sorted(draw.sample(range(size), len(needles)), reverse=True)
+    for index, needle in zip(indices, needles, strict=True):
+        hay.insert(index, needle)
+    return "\n".join(hay)
+
+
+# Variable tracking: the question asks for every variable that has a value, after one worked
+# example.
 
 _HOPS: Final = 4
-_EXAMPLE_TOKENS, _EXAMPLE_VALUE = 500, "12345"
+_EXAMPLE_TOKENS: Final = 500
+_EXAMPLE_VALUE: Final = "12345"
+_EXAMPLE_STEP: Final = 5
 _TRACKED: Final = (
-    " Answer: According to the chain(s) of variable assignment in the text above, {count} variables are assigned the "
-    "value {value}, they are: "
+    " Answer: According to the chain(s) of variable assignment in the text above, {count} "
+    "variables are assigned the value {value}, they are: "
 )
 
 
-def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
-    request.require("vt", tokens=request.length, min_tokens=_LEAST_TOKENS)
-    # NVIDIA's two streams: names and places from Python's generator, values from NumPy's.
-    draw, numbers = random.Random(request.seed), np.random.RandomState(request.seed)
+class _Variables:
+    """Draws chains of assignments from NVIDIA's two streams.
 
-    def name(letters: int) -> str:
-        return "".join(draw.choices(string.ascii_uppercase, k=letters))
+    Names and places come from Python's generator, values from NumPy's.
+    """
 
-    def build(size: int, *, is_example: bool = False) -> Sample:
-        letters = 3 if is_example else 5
-        names = [name(letters) for _ in range(_HOPS + 1)]
-        while len(set(names)) < _HOPS + 1:
-            names.append(name(letters))
-        names = list(dict.fromkeys(names))
-        value = _EXAMPLE_VALUE if is_example else str(numbers.randint(10000, 99999))
-        chain = [
-            f"VAR {names[0]} = {value}",
-            *(f"VAR {later} = VAR {earlier} " for earlier, later in pairwise(names)),
-        ]
-        lines = [_NOISE] * max(
-            size, len(chain)
-        )  # each assignment needs a place of its own
-        places = sorted(draw.sample(range(len(lines)), len(chain)))
-        for number, (place, assignment) in enumerate(zip(places, chain, strict=True)):
-            lines.insert(place + number, assignment)
-        prompt = prompt_of("ruler_vt").format(
-            context="\n".join(lines).replace(". \n", ".\n"), value=value
-        )
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.numbers = np.random.RandomState(seed)
+
+    def name(self, letters: int) -> str:
+        return "".join(self.draw.choices(string.ascii_uppercase, k=letters))
+
+    def value(self) -> str:
+        return str(self.numbers.randint(10000, 99999))
+
+    def names(self, letters: int) -> list[str]:
+        """Return one distinct name per variable of a chain."""
+        count = _HOPS + 1
+        names = [self.name(letters) for _ in range(count)]
+        while len(set(names)) < count:
+            names.append(self.name(letters))
+        return list(dict.fromkeys(names))
+
+    def question(self, size: int) -> Sample:
+        """Return a question of `size` lines of noise."""
+        names = self.names(letters=5)
+        return self._asked(size, names, self.value(), max_new_tokens=30)
+
+    def example(self, size: int) -> Sample:
+        """Return the worked example, of which no answer is asked."""
+        names = self.names(letters=3)
+        return self._asked(size, names, _EXAMPLE_VALUE, max_new_tokens=0)
+
+    def renamed(self, example: str) -> str:
+        """Return the same example, with other names and another value."""
+        names = example.split()[-_HOPS - 1 :]
+        for name in names:
+            example = example.replace(name, self.name(len(name)))
+        return example.replace(_EXAMPLE_VALUE, self.value())
+
+    def _asked(
+        self, size: int, names: Sequence[str], value: str, *, max_new_tokens: int
+    ) -> Sample:
+        assignments = [f"VAR {names[0]} = {value}"]
+        for earlier, later in pairwise(names):
+            assignments.append(f"VAR {later} = VAR {earlier} ")
+        # Each assignment needs a place of its own.
+        lines = [_NOISE] * max(size, len(assignments))
+        places = sorted(self.draw.sample(range(len(lines)), len(assignments)))
+        for index, (place, assignment) in enumerate(
+            zip(places, assignments, strict=True)
+        ):
+            lines.insert(place + index, assignment)
+        context = "\n".join(lines).replace(". \n", ".\n")
         return Sample(
-            prompt,
-            tuple(names),
-            0 if is_example else 30,
-            _TRACKED.format(count=_HOPS + 1, value=value),
+            prompt=prompt_of("ruler_vt").format(context=context, value=value),
+            references=tuple(names),
+            max_new_tokens=max_new_tokens,
+            answer_prefix=_TRACKED.format(count=_HOPS + 1, value=value),
         )
 
-    # The worked example: a short question of the same form followed by its answer, made once for all samples.
-    short, worked = (
-        replace(request, length=_EXAMPLE_TOKENS),
-        partial(build, is_example=True),
-    )
-    size = _largest(short, worked, step=5)
-    shown = next(_fitting(short, [worked], size=size, step=5)) or worked(5)
-    example = f"{shown.text} {' '.join(shown.references)}\n"
-    step = 10 if request.length >= 4096 else 5
-    # The bound comes from the whole length and the search from what the example leaves, as in NVIDIA's script.
+
+def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
+    request.require("vt", tokens=request.length, min_tokens=_MIN_TOKENS)
+    variables = _Variables(request.seed)
+
+    # The worked example: a short question of the same form followed by its answer, made
+    # once for all samples.
+    short = replace(request, length=_EXAMPLE_TOKENS)
+    size = _largest(short, variables.example, step=_EXAMPLE_STEP)
+    worked = next(
+        _fitting(short, [variables.example], size=size, step=_EXAMPLE_STEP)
+    ) or variables.example(_EXAMPLE_STEP)
+    example = f"{worked.text} {' '.join(worked.references)}\n"
+
+    # The bound comes from the whole length and the search from what the example leaves, as
+    # in NVIDIA's script.
+    step = 5 if request.length < _SHORT_TOKENS else 10
     left = replace(request, length=request.length - request.tokenizer.count(example))
-    size = _largest(left, build, step=step, room=request.room)
+    size = _largest(left, variables.question, step=step, room=request.room)
 
     def with_example(used: int) -> Sample:
-        sample, shown = build(used), example
-        for old in example.split()[
-            -_HOPS - 1 :
-        ]:  # the same example, with other names and another value
-            shown = shown.replace(old, name(len(old)))
-        shown = shown.replace(_EXAMPLE_VALUE, str(numbers.randint(10000, 99999)))
+        sample = variables.question(used)
+        shown = variables.renamed(example)
         return replace(sample, prompt=f"{shown}\n{sample.prompt}")
 
     return _fitting(request, repeat(with_example), size=size, step=step)
 
 
-# Common words: a numbered list in which ten words occur ten times as often as the rest, after one worked example.
+# Common words: a numbered list in which ten words occur ten times as often as the rest,
+# after one worked example.
 
 _ENGLISH_WORDS: Final = "ruler/english_words.json"
-_COMMON = _WORD_STEP = 10
+_COMMON: Final = 10
+_WORD_STEP: Final = 10
+_MEASURED_WORDS: Final = 4096  # of which the tokens per word are measured
 _LIST: Final = prompt_of("ruler_cwe")
 _LISTED: Final = " Answer: The top 10 words that appear most often in the list are:"
 
 
-def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
-    request.require("cwe", tokens=request.length, min_tokens=_LEAST_TOKENS)
-    few = sorted(
-        {one for kind in ("noun", "adjective", "verb") for one in _wonderwords(kind)}
-    )
-    random.Random(request.seed).shuffle(few)
-    shape = Annotated[dict[str, str], Len(1)]
-    many = (
-        list(request.data.json(_ENGLISH_WORDS, shape).values())
-        if request.data.has(_ENGLISH_WORDS)
-        else []
-    )
-    draw, is_short = random.Random(request.seed), request.length < 4096
+class _WordLists:
+    """Draws numbered lists; of few or of many words, by the number that is asked for."""
 
-    def numbered(words: list[str]) -> str:
-        return " ".join(
-            f"{number}. {word}" for number, word in enumerate(words, start=1)
+    def __init__(self, request: TaskRequest) -> None:
+        words: set[str] = set()
+        for kind in ("noun", "adjective", "verb"):
+            words.update(_wonderwords(kind))
+        self.few = sorted(words)
+        random.Random(request.seed).shuffle(self.few)
+        self.many: list[str] = []
+        if request.data.has(_ENGLISH_WORDS):
+            shape = Annotated[dict[str, str], Len(1)]
+            self.many = list(request.data.json(_ENGLISH_WORDS, shape).values())
+        self.seed = request.seed
+        self.draw = random.Random(request.seed)
+        self.is_short = request.length < _SHORT_TOKENS
+
+    @property
+    def max_words(self) -> int:
+        return max(len(self.few), len(self.many))
+
+    def question(self, size: int) -> Sample:
+        """Return a question about a list of `size` words, after the worked example."""
+        if self.is_short:
+            example, answers = self._listed(20, common_repeats=3, other_repeats=1)
+            context, common = self._listed(size, common_repeats=6, other_repeats=1)
+        else:
+            example, answers = self._listed(40, common_repeats=10, other_repeats=3)
+            context, common = self._listed(size, common_repeats=30, other_repeats=3)
+        shown = f"{_LIST.format(context=example)}{_LISTED} {_numbered(answers)}"
+        return Sample(
+            prompt=f"{shown}\n{_LIST.format(context=context)}",
+            references=tuple(common),
+            max_new_tokens=120,
+            answer_prefix=_LISTED,
         )
 
-    def listed(
-        size: int, common_repeats: int, other_repeats: int
+    def _listed(
+        self, size: int, *, common_repeats: int, other_repeats: int
     ) -> tuple[str, list[str]]:
-        sampled = draw.sample(few if size <= len(few) else many, size)
+        """Return a list of `size` different words, and the common ones."""
+        words = self.few if size <= len(self.few) else self.many
+        sampled = self.draw.sample(words, size)
         common = sampled[:_COMMON]
         shuffled = common * common_repeats + sampled[_COMMON:] * other_repeats
-        random.Random(request.seed).shuffle(shuffled)
-        return numbered(shuffled), common
+        random.Random(self.seed).shuffle(shuffled)
+        return _numbered(shuffled), common
 
-    def build(size: int) -> Sample:
-        example, answers = listed(*((20, 3, 1) if is_short else (40, 10, 3)))
-        context, common = listed(size, *((6, 1) if is_short else (30, 3)))
-        shown = f"{_LIST.format(context=example)}{_LISTED} {numbered(answers)}"
-        return Sample(
-            f"{shown}\n{_LIST.format(context=context)}", tuple(common), 120, _LISTED
-        )
 
-    most = max(len(few), len(many))
-    tokens_per_word = request.tokenizer.count(build(4096).text) / 4096
+def _numbered(words: Sequence[str]) -> str:
+    return " ".join(f"{number}. {word}" for number, word in enumerate(words, start=1))
+
+
+def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
+    request.require("cwe", tokens=request.length, min_tokens=_MIN_TOKENS)
+    lists = _WordLists(request)
+    measured = lists.question(_MEASURED_WORDS).text
+    tokens_per_word = request.tokenizer.count(measured) / _MEASURED_WORDS
     upper = max(int(request.room // tokens_per_word) * 2, _WORD_STEP * 2)
-    size = _largest(request, build, step=_WORD_STEP, upper=min(upper, most))
-    if size == most < upper:
+    max_words = lists.max_words
+    size = _largest(
+        request, lists.question, step=_WORD_STEP, upper=min(upper, max_words)
+    )
+    if size == max_words < upper:
         raise EvaluateError(
-            f"cwe at {request.length:,} tokens needs more than {most:,} different words, and {_ENGLISH_WORDS} is missing; "
-            f"{origin(_ENGLISH_WORDS)}, or leave the length out"
+            where="--lengths",
+            problem=f"cwe at {request.length:,} tokens needs more than {max_words:,} "
+            f"different words, and {_ENGLISH_WORDS} is missing",
+            fix=f"{origin(_ENGLISH_WORDS)}, or leave the length out",
         )
-    return _fitting(request, repeat(build), size=size, step=_WORD_STEP)
+    return _fitting(request, repeat(lists.question), size=size, step=_WORD_STEP)
 
 
-# Frequent words: made-up words with frequencies by Zipf's law; the three most frequent ones but the dots are the answer.
+# Frequent words: made-up words with frequencies by Zipf's law; the three most frequent ones
+# but the dots are the answer.
 
-_ALPHA, _LETTERS, _CODED_BUDGET = 2.0, 6, 50
-_DECODED: Final = " Answer: According to the coded text above, the three most frequently appeared words are:"
+_ALPHA: Final = 2.0
+_LETTERS: Final = 6
+_CODED_BUDGET: Final = 50
+_DECODED: Final = (
+    " Answer: According to the coded text above, the three most frequently appeared words "
+    "are:"
+)
 
 
 def _frequent_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
-    """Yield fwe's samples; the answer's tokens are taken from the length first, and all else follows from the rest."""
-    from scipy.special import zeta
+    """Yield fwe's samples.
 
-    request.require("fwe", tokens=request.length, min_tokens=_LEAST_TOKENS)
-    draw, room = random.Random(request.seed), request.room - _CODED_BUDGET
-
-    def new_vocabulary() -> list[str]:
-        made = set[str]()
-        while len(made) < room // 50:
-            made.add("".join(draw.choices(string.ascii_lowercase, k=_LETTERS)))
-        vocabulary = sorted(made)
-        random.Random(request.seed).shuffle(vocabulary)
-        return ["...", *vocabulary[1:]]  # the most frequent is noise
-
-    def build(vocabulary: list[str], words: int) -> Sample:
-        # How often each word of the vocabulary occurs, shape (words,), most frequent first.
-        counts = (
-            words * (np.arange(1, len(vocabulary) + 1) ** -_ALPHA) / zeta(_ALPHA)
-        ).astype(int)
-        coded = [
-            word
-            for word, repeats in zip(vocabulary, counts.tolist(), strict=True)
-            for _ in range(repeats)
-        ]
-        random.Random(request.seed).shuffle(coded)
-        prompt = prompt_of("ruler_fwe").format(context=" ".join(coded))
-        return Sample(prompt, tuple(vocabulary[1:4]), _CODED_BUDGET, _DECODED)
-
-    vocabulary, words, step = new_vocabulary(), room // _LETTERS, room // 32
-    while request.tokenizer.count(build(vocabulary, words).text) < room:
+    The answer's tokens are taken from the length first, and all else follows from the rest.
+    """
+    request.require("fwe", tokens=request.length, min_tokens=_MIN_TOKENS)
+    draw = random.Random(request.seed)
+    room = request.room - _CODED_BUDGET
+    step = room // 32
+    vocabulary = _new_vocabulary(draw, room // 50, seed=request.seed)
+    words = room // _LETTERS
+    while True:
+        sample = _coded(vocabulary, words, seed=request.seed)
+        if request.tokenizer.count(sample.text) >= room:
+            break
         words += step
     while True:
-        vocabulary, used = new_vocabulary(), words - step
-        while used > 0 and not request.fits(sample := build(vocabulary, used)):
+        vocabulary = _new_vocabulary(draw, room // 50, seed=request.seed)
+        used = words - step
+        fitting = None
+        while used > 0 and fitting is None:
+            sample = _coded(vocabulary, used, seed=request.seed)
+            if request.fits(sample):
+                fitting = sample
             used -= step
-        yield sample if used > 0 else None
+        yield fitting
+
+
+def _new_vocabulary(draw: random.Random, size: int, *, seed: int) -> list[str]:
+    """Return made-up words, the most frequent first; that one is noise."""
+    drawn: set[str] = set()
+    while len(drawn) < size:
+        drawn.add("".join(draw.choices(string.ascii_lowercase, k=_LETTERS)))
+    vocabulary = sorted(drawn)
+    random.Random(seed).shuffle(vocabulary)
+    return ["...", *vocabulary[1:]]
+
+
+def _coded(vocabulary: Sequence[str], words: int, *, seed: int) -> Sample:
+    """Return a question about a text of `words` words, with frequencies by Zipf's law."""
+    from scipy.special import zeta
+
+    # (vocabulary,) how often each word occurs.
+    ranks = np.arange(1, len(vocabulary) + 1)
+    counts = (words * (ranks**-_ALPHA) / zeta(_ALPHA)).astype(int)
+    coded: list[str] = []
+    for word, count in zip(vocabulary, counts.tolist(), strict=True):
+        coded += [word] * count
+    random.Random(seed).shuffle(coded)
+    return Sample(
+        prompt=prompt_of("ruler_fwe").format(context=" ".join(coded)),
+        references=tuple(vocabulary[1:4]),
+        max_new_tokens=_CODED_BUDGET,
+        answer_prefix=_DECODED,
+    )
 
 
 # Questions: the documents that answer a question among others; any accepted answer counts.
 
-_SQUAD, _HOTPOTQA = "ruler/squad.json", "ruler/hotpotqa.json"
+_SQUAD: Final = "ruler/squad.json"
+_HOTPOTQA: Final = "ruler/hotpotqa.json"
 _QA_STEP: Final = 10
 
 
@@ -435,7 +574,11 @@ class _Question(NamedTuple):
     related: Sequence[int] = ()  # others of the same article
 
 
-_Questions = tuple[list[_Question], list[str]]  # and the documents
+class _Questions(NamedTuple):
+    """Questions, and the documents that all of them refer to."""
+
+    questions: list[_Question]
+    documents: list[str]
 
 
 def _answerable(question: Json) -> Json:
@@ -459,89 +602,98 @@ _HOTPOTQA_SHAPE: Final = several(
 
 def _read_squad(data: DataFiles) -> _Questions:
     """Read SQuAD 2.0: the answerable questions; documents are paragraphs."""
-    articles = [
-        article["paragraphs"] for article in data.json(_SQUAD, _SQUAD_SHAPE)["data"]
-    ]
-    documents = sorted(
-        {paragraph["context"] for article in articles for paragraph in article}
-    )
-    numbers = {text: number for number, text in enumerate(documents)}
+    items = data.json(_SQUAD, _SQUAD_SHAPE)["data"]
+    articles = [article["paragraphs"] for article in items]
+    paragraphs = chain.from_iterable(articles)
+    documents = sorted({paragraph["context"] for paragraph in paragraphs})
+    number_of = {text: number for number, text in enumerate(documents)}
     questions = []
     for article in articles:
-        same = [numbers[paragraph["context"]] for paragraph in article]
+        same = [number_of[paragraph["context"]] for paragraph in article]
         for gold, paragraph in zip(same, article, strict=True):
             related = [number for number in same if number != gold]
-            for one in (
-                one for one in paragraph["qas"] if not one.get("is_impossible")
-            ):
-                answers = tuple(answer["text"] for answer in one["answers"])
-                questions.append(_Question(one["question"], answers, [gold], related))
-    return questions, documents
+            for question in paragraph["qas"]:
+                if question.get("is_impossible"):
+                    continue
+                answers = tuple(answer["text"] for answer in question["answers"])
+                questions.append(
+                    _Question(question["question"], answers, [gold], related)
+                )
+    return _Questions(questions, documents)
 
 
 def _read_hotpotqa(data: DataFiles) -> _Questions:
     """Read HotpotQA's distractor setting: ten documents per question, title and text."""
     items = data.json(_HOTPOTQA, _HOTPOTQA_SHAPE)
-    contexts = [
-        [f"{title}\n{''.join(lines)}" for title, lines in item["context"]]
-        for item in items
-    ]
-    documents = sorted({text for context in contexts for text in context})
-    numbers = {text: number for number, text in enumerate(documents)}
-    return [
-        _Question(
-            item["question"], (item["answer"],), [numbers[text] for text in context]
-        )
-        for item, context in zip(items, contexts, strict=True)
-    ], documents
+    contexts = []
+    for item in items:
+        context = [f"{title}\n{''.join(lines)}" for title, lines in item["context"]]
+        contexts.append(context)
+    documents = sorted(set(chain.from_iterable(contexts)))
+    number_of = {text: number for number, text in enumerate(documents)}
+    questions = []
+    for item, context in zip(items, contexts, strict=True):
+        gold = [number_of[text] for text in context]
+        questions.append(_Question(item["question"], (item["answer"],), gold))
+    return _Questions(questions, documents)
 
 
 def _qa_samples(
     request: TaskRequest, read: Callable[[DataFiles], _Questions]
 ) -> Iterator[Sample | None]:
-    request.require("qa", tokens=request.length, min_tokens=_LEAST_TOKENS)
+    request.require("qa", tokens=request.length, min_tokens=_MIN_TOKENS)
     questions, documents = read(request.data)
     if not questions:
         raise EvaluateError(
-            f"{_SQUAD} or {_HOTPOTQA}: no question in it can be answered; {origin(_SQUAD)}"
+            where=f"{_SQUAD} or {_HOTPOTQA}",
+            problem="no question in it can be answered",
+            fix=origin(_SQUAD),
         )
     draw = random.Random(request.seed)
 
     def build(question: _Question, size: int) -> Sample:
-        text, answers, gold, related = question
-        missing, known = size - len(gold), [*gold, *related]
-        # After the documents that hold the answer come those of the same article, then any others, as NVIDIA's script does.
-        if size >= len(documents):
-            numbers = [number % len(documents) for number in range(size)]
-        elif missing > len(related):
-            numbers = known + draw.sample(
-                sorted({*range(len(documents))} - {*known}), missing - len(related)
-            )
-        else:
-            numbers = gold + draw.sample(related, missing)
+        numbers = _documents_of(question, size, len(documents), draw)
         chosen = [documents[number] for number in numbers]
         random.Random(request.seed).shuffle(chosen)
-        context = "\n\n".join(
-            f"Document {number}:\n{one}" for number, one in enumerate(chosen, start=1)
-        )
-        return Sample(
-            prompt_of("ruler_qa").format(context=context, query=text),
-            answers,
-            32,
-            " Answer:",
-        )
+        parts = []
+        for number, document in enumerate(chosen, start=1):
+            parts.append(f"Document {number}:\n{document}")
+        context = "\n\n".join(parts)
+        prompt = prompt_of("ruler_qa").format(context=context, query=question.text)
+        return Sample(prompt, question.answers, 32, " Answer:")
 
     builds = [partial(build, question) for question in questions]
-    return _fitting(
-        request, builds, size=_largest(request, builds[0], step=_QA_STEP), step=_QA_STEP
-    )
+    size = _largest(request, builds[0], step=_QA_STEP)
+    return _fitting(request, builds, size=size, step=_QA_STEP)
+
+
+def _documents_of(
+    question: _Question, size: int, documents: int, draw: random.Random
+) -> list[int]:
+    """Return the numbers of `size` documents for a question.
+
+    After the documents that hold the answer come those of the same article, then any
+    others, as NVIDIA's script does.
+    """
+    if size >= documents:
+        return [number % documents for number in range(size)]
+    missing = size - len(question.gold)
+    unrelated = missing - len(question.related)
+    if unrelated > 0:
+        known = [*question.gold, *question.related]
+        others = sorted({*range(documents)} - {*known})
+        return known + draw.sample(others, unrelated)
+    return question.gold + draw.sample(question.related, missing)
 
 
 def string_match_all(answer: str, references: Sequence[str]) -> float:
-    """Return the share of references that the answer contains, lower-cased (scripts/eval/synthetic/constants.py)."""
-    return sum(reference.lower() in answer.lower() for reference in references) / len(
-        references
-    )
+    """Return the share of references that the answer contains, lower-cased.
+
+    As scripts/eval/synthetic/constants.py does.
+    """
+    answer = answer.lower()
+    is_found = [reference.lower() in answer for reference in references]
+    return is_found.count(True) / len(references)
 
 
 def _score_all(answer: str, sample: Sample) -> dict[str, float]:
@@ -549,7 +701,8 @@ def _score_all(answer: str, sample: Sample) -> dict[str, float]:
 
 
 def _score_part(answer: str, sample: Sample) -> dict[str, float]:
-    return {"string_match_part": float(string_match_all(answer, sample.references) > 0)}
+    has_any = string_match_all(answer, sample.references) > 0
+    return {"string_match_part": float(has_any)}
 
 
 _all = partial(
@@ -561,14 +714,15 @@ _all = partial(
     score=_score_all,
 )
 _part = partial(_all, metric="string_match_part", score=_score_part)
-_essays = {
-    name: (ESSAYS,) if form.haystack == "essay" else () for name, form in _FORMS.items()
-}
+
+
+def _needle_task(name: str, form: _Form) -> Task:
+    needed = (ESSAYS,) if form.haystack == "essay" else ()
+    return _all(name, make=partial(_needle_samples, form=form), files=needed)
+
+
 TASKS: Final = (
-    *(
-        _all(name, make=partial(_needle_samples, form=_FORMS[name]), files=files)
-        for name, files in _essays.items()
-    ),
+    *(_needle_task(name, form) for name, form in _FORMS.items()),
     _all("vt", make=_variable_samples, version=2),
     _all("cwe", make=_common_words_samples, optional=lambda _: (_ENGLISH_WORDS,)),
     _all("fwe", make=_frequent_words_samples, version=2),
