@@ -61,10 +61,16 @@ def contexts_of(tokenizer: Tokenizer) -> tuple[Context, ...]:
             contexts.append(Context(text, np.array(encoding.ids, np.uint32)))
     if not contexts:
         raise TokenizerError(
-            "the tokenizer puts a space before every text and its decoder restores no "
-            "text, so the token ids of a part of a document cannot be determined; use "
-            "a copy of tokenizer.json without that space: 'prepend_scheme': 'never' in "
-            "the pre_tokenizer, or no normalizer of type 'Prepend'"
+            where="tokenizer",
+            problem=(
+                "it puts a space before every text and its decoder restores no text, "
+                "so the token ids of a part of a document cannot be determined"
+            ),
+            fix=(
+                "use a copy of tokenizer.json without that space: "
+                "'prepend_scheme': 'never' in the pre_tokenizer, "
+                "or no normalizer of type 'Prepend'"
+            ),
         )
     return tuple(contexts)
 
@@ -174,7 +180,10 @@ _NO_CONTEXT: Final = Context("", np.empty(0, np.uint32))
 
 def _inseparable(text: str) -> TokenizerError:
     return TokenizerError(
-        f"the tokenizer merges the text {text[:40]!r} with every text before it, so its "
-        "token ids within a document cannot be determined; use another tokenizer, and "
-        "please report the name of this one"
+        where="tokenizer",
+        problem=(
+            f"it merges the text {text[:40]!r} with every text before it, "
+            "so its token ids within a document cannot be determined"
+        ),
+        fix="use another tokenizer, and please report the name of this one",
     )

@@ -233,7 +233,12 @@ def _require_continuations(tokenizer: Tokenizer, *, source: str) -> None:
         for text in _CONTINUATIONS:
             continuation_ids(tokenizer, text)
     except TokenizerError as error:
-        raise TokenizerError(f"tokenizer.source={source!r}: {error}") from None
+        raise TokenizerError(
+            where="tokenizer.source",
+            value=repr(source),
+            problem=f"cannot be used: {error.problem}",
+            fix=error.fix,
+        ) from None
 
 
 def load_or_stand_in(config: recipe.Tokenizer, texts: Sequence[str]) -> Tokenizer:
