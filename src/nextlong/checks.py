@@ -28,6 +28,7 @@ from nextlong.reading import listing
 from nextlong.reading.files import InputFile, check_kept, reach
 from nextlong.reading.filter import filter_of
 from nextlong.reading.formats import estimate_text_bytes, format_of, head_columns
+from nextlong.reading.records import InputFormat
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import Compose
 from nextlong.retrieval.encoders.base import kind_of
@@ -80,6 +81,7 @@ class Corpus:
 
         Raises RunError if one has changed since, unless changes are accepted.
         """
+        # Hashing files with a new modification time may take long.
         if self._recognised is None:
             self._recognised = listing.recognise_inputs(
                 self._ingest.sources,
@@ -141,6 +143,7 @@ def check_destination(recipe: Recipe, corpus: Corpus) -> None:
     push = recipe.export.push
     if push is None:
         return
+    # No server is contacted.
     destination = f"export.push={push!r}"
     check_kept(push, where=destination, error=ExportError)
     reach(push, where=destination, error=ExportError)
@@ -195,12 +198,9 @@ def check_id_columns(recipe: Recipe, corpus: Corpus) -> None:
     """
     sources = recipe.ingest.sources
     for index, (source, files) in enumerate(zip(sources, corpus.files, strict=True)):
-        formats = {format_of(file.name, source) for file in files}
-        are_tables = all(
-            one.has_columns and not one.is_lines and one.extractor is None
-            for one in formats
-        )
-        if not source.names_ids or len(files) > _MAX_ID_FILES or not are_tables:
+        if not source.names_ids or len(files) > _MAX_ID_FILES:
+            continue
+        if not all(_is_table(format_of(file.name, source)) for file in files):
             continue
         heads = [head_columns(file, source) for file in files]
         if all(head and source.id not in head for head in heads):
@@ -212,6 +212,12 @@ def check_id_columns(recipe: Recipe, corpus: Corpus) -> None:
             )
 
 
+def _is_table(file_format: InputFormat) -> bool:
+    """Return whether the first record of a file has all of its columns."""
+    is_document = file_format.extractor is not None
+    return file_format.has_columns and not file_format.is_lines and not is_document
+
+
 def check_enough(recipe: Recipe, corpus: Corpus) -> None:
     """Raise CorpusError if all documents together are shorter than one sequence.
 
@@ -221,23 +227,30 @@ def check_enough(recipe: Recipe, corpus: Corpus) -> None:
     if not uses_a_chunk_once(recipe.compose):
         return
     target = recipe.sequence_tokens
+    if _capped_bytes(recipe, corpus) > _PLENTY_BYTES_PER_TOKEN * target:
+        return
+    # Only a corpus that is read whole can be refused: a sample may be wrong.
+    looks = [look for look in corpus.looks if look.documents]
+    if not looks or not all(look.is_whole for look in looks):
+        return
+    if count_tokens(recipe, looks) >= _MARGIN * target:
+        return
+    # The sample leaves doubt.
+    tokens = count_tokens(recipe, looks, of="all")
+    margin = _EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN
+    if tokens * margin < target:
+        raise too_short(recipe.compose, tokens)
+
+
+def _capped_bytes(recipe: Recipe, corpus: Corpus) -> float:
+    """Return at most how many bytes of text the caps of the sources leave."""
     text_bytes = 0.0
     for source, source_bytes in zip(
         recipe.ingest.sources, corpus.text_bytes, strict=True
     ):
         max_bytes = _MAX_BYTES_PER_CHAR * (source.max_chars or math.inf)
         text_bytes += min(source_bytes, max_bytes)
-    if text_bytes > _PLENTY_BYTES_PER_TOKEN * target:
-        return
-    looks = [look for look in corpus.looks if look.documents]
-    if not looks or not all(look.is_whole for look in looks):
-        return
-    if count_tokens(recipe, looks) >= _MARGIN * target:
-        return
-    tokens = count_tokens(recipe, looks, of="all")
-    margin = _EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN
-    if tokens * margin < target:
-        raise too_short(recipe.compose, tokens)
+    return text_bytes
 
 
 class Check(NamedTuple):
@@ -318,11 +331,14 @@ def count_tokens(
     From a sample of their texts; with all texts, the count is exact except for caps and
     weights, and for a tokenizer that is yet to be trained.
     """
-    every = max(1, sum(len(look.texts) for look in looks) // _SAMPLE_TEXTS)
-    heads = [[text[:_SAMPLE_CHARS] for text in look.texts[::every]] for look in looks]
-    tokenizer = load_or_stand_in(
-        recipe.tokenizer, list(itertools.chain.from_iterable(heads))
-    )
+    # The beginnings of some texts of each source, spread over it.
+    text_count = sum(len(look.texts) for look in looks)
+    every = max(1, text_count // _SAMPLE_TEXTS)
+    heads: list[list[str]] = []
+    for look in looks:
+        heads.append([text[:_SAMPLE_CHARS] for text in look.texts[::every]])
+    all_heads = list(itertools.chain.from_iterable(heads))
+    tokenizer = load_or_stand_in(recipe.tokenizer, all_heads)
     separator_tokens = len(continuation_ids(tokenizer, recipe.compose.separator))
     options = recipe.chunk.model_dump()
     tokens = 0.0
@@ -336,8 +352,10 @@ def count_tokens(
             for start, end in chunk_text(text, **options):
                 chunks.append(text[start:end])
                 begins.append(start == 0)
-        ids = sum(map(len, ids_within(tokenizer, chunks, begins)))
-        counted_tokens = ids + separator_tokens * len(chunks)
-        tokens_per_char = counted_tokens / max(1, sum(map(len, chunks)))
+        ids_of_chunks = ids_within(tokenizer, chunks, begins)
+        counted_tokens = sum(map(len, ids_of_chunks)) + separator_tokens * len(chunks)
+        counted_chars = sum(map(len, chunks))
+        tokens_per_char = counted_tokens / max(1, counted_chars)
+        # What was counted stands for all distinct texts that select keeps.
         tokens += share * look.scale * look.distinct_chars * tokens_per_char
     return tokens

@@ -93,11 +93,11 @@ def _chunk_by_paragraph_lengths(
 ) -> list[Span]:
     # filled[i]: characters of the first i paragraphs without newlines; paragraph i starts
     # at filled[i] + i.
-    filled = list(accumulate(map(len, text.split("\n")), initial=0))
-    paragraphs = len(filled) - 1
+    paragraphs = text.split("\n")
+    filled = list(accumulate(map(len, paragraphs), initial=0))
     spans: list[Span] = []
     first = 0
-    while first < paragraphs:
+    while first < len(paragraphs):
         after = max(bisect_right(filled, filled[first] + max_chars) - 1, first + 1)
         start = filled[first] + first
         end = min(filled[after] + after, len(text))
@@ -201,10 +201,10 @@ def _chunk_shard(
                 needs_separator += [text[end - 1] != "\n" for _, end in document_spans]
             starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
             columns = [
-                pa.array(np.array(doc_rows, np.int32)),
+                pa.array(doc_rows, pa.int32()),
                 pa.array(starts),
                 pa.array(ends),
-                pa.array(np.array(needs_separator, np.bool_)),
+                pa.array(needs_separator, pa.bool_()),
             ]
             batch = pa.RecordBatch.from_arrays(columns, schema=schemas.CHUNKS)
             writer.write_batch(batch)

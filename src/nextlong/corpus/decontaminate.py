@@ -183,7 +183,8 @@ def _names_of(files: Sequence[str]) -> list[str]:
         if "://" not in file:
             path = os.path.normpath(here / Path(file).expanduser())
         parts.append(PurePosixPath(path).parts)
-    for length in range(1, max(map(len, parts))):
+    longest = max(map(len, parts))
+    for length in range(1, longest):
         names = ["/".join(part[-length:]) for part in parts]
         if len(set(names)) == len(names):
             return names
@@ -217,17 +218,20 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
                 grams.append(gram_rows)
                 has_run = True
         if not has_run:
+            min_words = min(ngram, _MIN_WORDS)
+            min_question_words = min(ngram, _MIN_QUESTION_WORDS)
             raise CorpusError(
                 where="decontaminate",
                 problem=(
-                    f"{file} has no text of at least {min(ngram, _MIN_WORDS)} words and "
-                    f"no question of at least {min(ngram, _MIN_QUESTION_WORDS)}, so "
-                    "there is nothing to search for"
+                    f"{file} has no text of at least {min_words} words and no question "
+                    f"of at least {min_question_words}, so there is nothing to search for"
                 ),
                 fix="remove it from the list",
             )
-    np.save(f"{out}.heads.npy", _distinct(np.concatenate(heads), "words", "hash"))
-    np.save(f"{out}.grams.npy", _distinct(np.concatenate(grams), "hash", "file"))
+    all_heads = _distinct(np.concatenate(heads), "words", "hash")
+    all_grams = _distinct(np.concatenate(grams), "hash", "file")
+    np.save(f"{out}.heads.npy", all_heads)
+    np.save(f"{out}.grams.npy", all_grams)
     return TaskResult()
 
 
@@ -240,9 +244,7 @@ def _runs(
     """
     bounds = bounds_of(words, texts)
     lengths = np.diff(bounds)
-    is_question = np.array(
-        [text.rstrip().endswith(("?", "？")) for text in texts], np.bool_
-    )
+    is_question = np.fromiter(map(_is_question, texts), np.bool_)
     for length in range(min(_MIN_QUESTION_WORDS, ngram), ngram):
         is_compared = is_question | (length >= _MIN_WORDS)
         starts = bounds[:-1][(lengths == length) & is_compared]
@@ -251,6 +253,10 @@ def _runs(
     starts = np.flatnonzero(runs_on(bounds, ngram))
     if len(starts):
         yield ngram, starts
+
+
+def _is_question(text: str) -> bool:
+    return text.rstrip().endswith(("?", "？"))
 
 
 def _distinct(rows: NDArray[Any], major: str, minor: str) -> NDArray[Any]:
@@ -358,7 +364,8 @@ def _decontaminate_shard(
         rows, text_of_chunk = np.unique(
             doc_rows[low:high] - first_doc, return_inverse=True
         )
-        texts = batch.column("text").take(pa.array(rows)).to_pylist()
+        column = batch.column("text").take(pa.array(rows))
+        texts = column.to_pylist()
         text = "\n".join(texts)
         text_starts = np.cumsum([0, *(len(piece) + 1 for piece in texts)])
         matches = _matches(hash_words(text), text_starts, targets)
@@ -374,17 +381,20 @@ def _decontaminate_shard(
     is_contaminated: NDArray[np.bool_] = np.logical_or.reduce(is_matched, axis=0)
     np.save(f"{out}.contaminated.npy", is_contaminated)
     kept = {name: column[~is_contaminated] for name, column in table.items()}
-    batch = pa.record_batch(list(map(pa.array, kept.values())), schema=schemas.CHUNKS)
+    columns = list(map(pa.array, kept.values()))
+    batch = pa.record_batch(columns, schema=schemas.CHUNKS)
     with (
         pa.OSFile(f"{out}.chunks.arrow", "wb") as sink,
         pa.ipc.new_file(sink, schemas.CHUNKS) as writer,
     ):
         writer.write_batch(batch)
     matched_chunks = is_matched.sum(axis=1).tolist()
+    kept_documents = np.unique(kept["doc_row"])
+    kept_chars = (kept["end"] - kept["start"]).sum()
     return DecontaminateResult(
-        documents=len(np.unique(kept["doc_row"])),
+        documents=len(kept_documents),
         chunks=batch.num_rows,
-        chars=int((kept["end"] - kept["start"]).sum()),
+        chars=int(kept_chars),
         contaminated=int(is_contaminated.sum()),
         files=dict(zip(files, matched_chunks, strict=True)),
         example=example,
@@ -429,7 +439,8 @@ class _Targets:
         self.heads: dict[int, tuple[_Hashes, NDArray[np.bool_]]] = {}
         for length in np.unique(head_rows["words"]).tolist():
             ascending = head_rows["hash"][head_rows["words"] == length]
-            bits = min(max((8 * len(ascending)).bit_length(), 12), 26)
+            needed_bits = (8 * len(ascending)).bit_length()
+            bits = min(max(needed_bits, 12), 26)
             occurs = np.zeros(1 << bits, np.bool_)
             occurs[ascending & np.uint64(len(occurs) - 1)] = True
             self.heads[length] = ascending, occurs
@@ -477,11 +488,11 @@ def _matches(words: Words, text_starts: _Ints, targets: _Targets) -> _Matches:
             starts = starts[is_same]
             rows = rows[is_same]
 
-    matches = _Matches(
-        np.concatenate(firsts), np.concatenate(lasts), np.concatenate(files)
-    )
-    order = np.lexsort((matches.files, matches.lasts, matches.firsts))
-    return _Matches(matches.firsts[order], matches.lasts[order], matches.files[order])
+    all_firsts = np.concatenate(firsts)
+    all_lasts = np.concatenate(lasts)
+    all_files = np.concatenate(files)
+    order = np.lexsort((all_files, all_lasts, all_firsts))
+    return _Matches(all_firsts[order], all_lasts[order], all_files[order])
 
 
 def _find(ascending: _Hashes, values: _Hashes) -> _Ints:

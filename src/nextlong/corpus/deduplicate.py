@@ -13,7 +13,6 @@ hash, and the last task computes connected components of the pairs.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -127,10 +126,11 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
             passes=passes,
             threshold=threshold,
         )
-        return [
-            partial(find, band=band, step=step)
-            for band, step in itertools.product(range(bands), range(passes))
-        ]
+        finding: list[Task] = []
+        for band in range(bands):
+            for step in range(passes):
+                finding.append(partial(find, band=band, step=step))
+        return finding
 
     pairs = Step(
         name="similar_pairs",
@@ -181,7 +181,8 @@ def _minhash_shard(
         rows = np.flatnonzero(kept[first : first + batch.num_rows])
         if not len(rows):
             continue
-        texts = batch.column("text").take(pa.array(rows)).to_pylist()
+        column = batch.column("text").take(pa.array(rows))
+        texts = column.to_pylist()
         content_hashes = batch.column("content_hash").to_numpy()[rows]
         hashes, offsets = _shingles(texts, content_hashes)
         digests = minhash.digest_matrix_from_flat_token_hashes(
@@ -276,7 +277,8 @@ def _shingles(
         else:
             short_hashes.append(content[index])
     hashes[~is_of_long] = short_hashes
-    return hashes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return hashes, offsets.astype(np.uint64)
 
 
 def passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
@@ -423,7 +425,8 @@ def _keep_longest(
 
     # The kept document of each cluster.
     is_kept = ~np.isin(members, removed)
-    kept_of = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)
+    cluster_count = int(clusters.max(initial=-1)) + 1
+    kept_of = np.empty(cluster_count, np.int64)
     kept_of[clusters[is_kept]] = members[is_kept]
     # Spread over the corpus.
     every = max(1, len(removed) // _EXAMPLES)
@@ -431,7 +434,7 @@ def _keep_longest(
     kept_instead = kept_of[clusters[np.searchsorted(members, some)]]
     examples = zip(some.tolist(), kept_instead.tolist(), strict=True)
     return NearDuplicatesResult(
-        near_duplicates=len(removed), clusters=len(kept_of), examples=tuple(examples)
+        near_duplicates=len(removed), clusters=cluster_count, examples=tuple(examples)
     )
 
 
@@ -455,9 +458,8 @@ def _connected(pairs: Sequence[Path]) -> tuple[NDArray[np.int64], NDArray[np.int
         # (pairs, 2): the index of each end among the members.
         ends = indices.reshape(-1, 2)
         ones = np.ones(len(ends), np.int8)
-        graph = coo_matrix(
-            (ones, (ends[:, 0], ends[:, 1])), shape=(len(members), len(members))
-        )
+        count = len(members)
+        graph = coo_matrix((ones, (ends[:, 0], ends[:, 1])), shape=(count, count))
         components = connected_components(graph, directed=False)[1]
         clusters = components.astype(np.int64)
     return members, clusters

@@ -110,7 +110,8 @@ _REPORT = TypeAdapter(tuple[LeftOut, ...])
 
 def read_filter_report(done: Artifact) -> tuple[LeftOut, ...]:
     """Return the report that the step `filter_report` wrote."""
-    return _REPORT.validate_json(FilterReportFiles(done).report.read_bytes())
+    path = FilterReportFiles(done).report
+    return _REPORT.validate_json(path.read_bytes())
 
 
 def filter_report_step(
@@ -298,14 +299,13 @@ def _skipped(ingested: Sequence[IngestResult]) -> list[LeftOut]:
     left_out = []
     for reason, count in sorted(counts.items()):
         examples = [Example(name, "", "", "") for name in names[reason]]
-        left_out.append(
-            LeftOut(
-                reason=f"{FilterReason.SKIPPED}{reason}",
-                unit="records",
-                count=count,
-                examples=_spread(examples),
-            )
+        entry = LeftOut(
+            reason=f"{FilterReason.SKIPPED}{reason}",
+            unit="records",
+            count=count,
+            examples=_spread(examples),
         )
+        left_out.append(entry)
     return left_out
 
 
@@ -352,9 +352,10 @@ def _by_select(
 def _some_removed(keep: _Paths) -> list[int]:
     """Return ids of some documents that select removed, from many shards."""
     removed: list[int] = []
+    rows_of_shard = max(1, _EXAMINED // max(1, len(keep)))
     for shard, path in enumerate(keep):
         kept = np.load(path, mmap_mode="r")
-        rows = np.flatnonzero(~kept)[: max(1, _EXAMINED // len(keep))]
+        rows = np.flatnonzero(~kept)[:rows_of_shard]
         if len(removed) < _EXAMINED:
             removed += schemas.pack_ids(shard, rows).tolist()
     return removed
@@ -466,11 +467,15 @@ def _same_ids(
     doc_ids: list[int] = []
     for shard, (hash_path, keep_path) in enumerate(zip(id_hashes, keep, strict=True)):
         has_id = (np.load(hash_path) == again[0]) & np.load(keep_path)
-        doc_ids += schemas.pack_ids(shard, np.flatnonzero(has_id)).tolist()
+        rows = np.flatnonzero(has_id)
+        doc_ids += schemas.pack_ids(shard, rows).tolist()
         if len(doc_ids) > 1:
             break
     names, sources, texts = corpus_files.document_columns(
         np.array(doc_ids[:2]), documents, ("source_id", "source", "text")
     )
-    heads = (" ".join(text[:_ID_HEAD_CHARS].split()) for text in texts.tolist())
+    heads = []
+    for text in texts.tolist():
+        words = text[:_ID_HEAD_CHARS].split()
+        heads.append(" ".join(words))
     return len(again), (str(sources[0]), str(names[0]), *heads)

@@ -105,7 +105,8 @@ def ingest_step(
         )
         rest = iter(results)
         for index, source in enumerate(ingest.sources):
-            source_results = list(islice(rest, len(splits[index])))
+            task_count = len(splits[index])
+            source_results = list(islice(rest, task_count))
             _check_columns(
                 source,
                 source_results,
@@ -339,11 +340,13 @@ def _write_exclusions(
             "whole": exclusion.is_whole,
             "ids": sorted(exclusion.ids),
         }
-        Path(f"{out}.excluded.json").write_text(json.dumps(excluded), encoding="utf-8")
+        _write_json(f"{out}.excluded.json", excluded)
     excluded_met = {"source": source.label, "entries": sorted(met)}
-    Path(f"{out}.excluded_met.json").write_text(
-        json.dumps(excluded_met), encoding="utf-8"
-    )
+    _write_json(f"{out}.excluded_met.json", excluded_met)
+
+
+def _write_json(path: str, content: Json) -> None:
+    Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
 def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
@@ -522,12 +525,14 @@ def normalized_hash(utf8: bytes) -> int:
         others = utf8.translate(None, _ASCII).decode("utf-8")
         if others.lower() != others or others.split() != [others]:
             words = utf8.decode("utf-8").lower().split()
-            return content_hash(" ".join(words).encode("utf-8"))
+            joined = " ".join(words)
+            return content_hash(joined.encode("utf-8"))
     # Splitting at double blanks, which are rare, is fast; the odd blank of a longer run is
     # stripped off the next piece.
     lowered = utf8.translate(_LOWER_AND_BLANK)
     pieces = map(bytes.strip, lowered.split(b"  "))
-    return content_hash(b" ".join(filter(None, pieces)))
+    normalized = b" ".join(filter(None, pieces))
+    return content_hash(normalized)
 
 
 class _DocumentShards:
@@ -561,7 +566,8 @@ class _DocumentShards:
             self._columns["normalized"].append(normalized_hash(raw))
         self._columns["chars"].append(len(record.text))
         named = f"{self._source.label}\0{record.source_id}"
-        self._columns["id_hashes"].append(content_hash(named.encode()))
+        id_hash = content_hash(named.encode())
+        self._columns["id_hashes"].append(id_hash)
         if self._source.metadata:
             self._metadata.append(self._metadata_of(record))
         self._batch_bytes += len(raw)
@@ -619,7 +625,8 @@ class _DocumentShards:
         texts = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), content)
         # A copy, because an array of which a view exists cannot grow.
         hashes = np.frombuffer(self._columns["hashes"], np.uint64)[-rows:].copy()
-        labels = pa.repeat(pa.scalar(self._source.label, pa.string()), rows)
+        label = pa.scalar(self._source.label, pa.string())
+        labels = pa.repeat(label, rows)
         columns = [texts, hashes, labels, self._ids]
         if self._source.metadata:
             columns.append(self._metadata)

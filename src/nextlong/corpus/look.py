@@ -94,7 +94,8 @@ class Look:
     @property
     def text_scale(self) -> float:
         """Size of the source's distinct texts relative to the kept ones."""
-        return self.scale * self.distinct_chars / max(1, sum(map(len, self.texts)))
+        kept_chars = sum(map(len, self.texts))
+        return self.scale * self.distinct_chars / max(1, kept_chars)
 
 
 def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
@@ -128,7 +129,8 @@ def look_at(ingest: Ingest, files: SourceFiles) -> list[Look]:
         )
 
         max_kept = max(_MIN_KEPT_BYTES, _KEPT_BYTES * source_bytes // total_bytes)
-        keep_every = max(1, round(min(source_bytes, max_bytes) / max_kept))
+        read_bytes = min(source_bytes, max_bytes)
+        keep_every = max(1, round(read_bytes / max_kept))
         for raw in texts:
             look.documents += 1
             look.read_bytes += len(raw)
@@ -177,7 +179,8 @@ def _capped_share(look: Look) -> float:
     by_chars = (look.source.max_chars or chars) / max(1.0, chars)
     # Select keeps at least one document.
     one_document = 1 / max(1.0, documents)
-    return min(1.0, max(one_document, min(by_documents, by_chars)))
+    share = min(by_documents, by_chars, 1.0)
+    return max(one_document, share)
 
 
 class _Reading:
@@ -216,6 +219,7 @@ class _Reading:
         read_through: set[int] = set()
         # Bytes of files that were read.
         covered_bytes = 0.0
+        stretch = max(_MIN_STRETCH, int(share * source_bytes / _PLACES))
         # One place in each of equal intervals of the source's bytes, so that all parts of
         # all files have the same weight.
         for interval in range(_PLACES):
@@ -231,7 +235,7 @@ class _Reading:
                     file,
                     reader,
                     position=(offset - ends[index] + file.bytes) / file.bytes,
-                    read_bytes=max(_MIN_STRETCH, int(share * source_bytes / _PLACES)),
+                    read_bytes=stretch,
                 )
             else:
                 read_through.add(index)

@@ -219,7 +219,9 @@ def _remove_duplicates(
     duplicates: Counter[int] = Counter()
     if not shards:
         return duplicates
-    documents = sum(len(np.load(path, mmap_mode="r")) for path in compared)
+    documents = 0
+    for path in compared:
+        documents += len(np.load(path, mmap_mode="r"))
     passes = max(1, -(-documents // held_documents))
     for step in range(passes):
         first = np.uint64(2**64 * step // passes)
@@ -471,7 +473,8 @@ def exclusions_of(
     exclusions: list[Exclusion] = []
     for source in sources:
         ids = ids_by_source.get(source.label, set())
-        exclusions.append(Exclusion(is_whole="" in ids, ids=frozenset(ids - {""})))
+        exclusion = Exclusion(is_whole="" in ids, ids=frozenset(ids - {""}))
+        exclusions.append(exclusion)
     elsewhere = sum(
         len(ids) for label, ids in ids_by_source.items() if label not in known
     )
@@ -507,5 +510,6 @@ def _read_exclusions(path: str) -> dict[str, set[str]]:
                 problem=f'{path}:{number} is not {{"source": …, "id": …}}',
                 fix="correct or delete the line",
             )
-        ids_by_source.setdefault(label, set()).add(source_id)
+        ids = ids_by_source.setdefault(label, set())
+        ids.add(source_id)
     return ids_by_source

@@ -83,7 +83,8 @@ def shard_bytes_of(
         return int(ingest.shard_mb * 1_000_000)
     if text_bytes is None:
         text_bytes = sum(map(estimate_text_bytes, files, ingest.sources))
-    return min(max(int(text_bytes) // 32, 1_000_000), 128_000_000)
+    share = int(text_bytes) // 32
+    return min(max(share, 1_000_000), 128_000_000)
 
 
 def splits_of(sources: Sequence[Source], files: _Files, *, shard_bytes: int) -> Splits:
