@@ -33,7 +33,7 @@ def test_a_whole_number_is_a_plain_int_whatever_it_was(value):
         (True, {}, "rows=True is not a whole number"),
         ("2", {}, "rows='2' is not a whole number"),
         (-1, {}, "rows=-1 is below 0"),
-        (4, {"most": 3}, "rows=4 is above 3"),
+        (4, {"max_value": 3}, "rows=4 is above 3"),
         (2**63, {}, "is above 9223372036854775807"),
     ],
 )

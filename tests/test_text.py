@@ -45,7 +45,7 @@ def test_what_goes_on_below_a_line_is_indented():
 @pytest.mark.parametrize("name", ["gpt2", "org/model-8B", "no_such_folder"])
 def test_a_name_that_the_hub_may_have_passes(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert why_no_model(name) == ""
+    assert why_no_model(name) is None
 
 
 @pytest.mark.parametrize(
@@ -63,13 +63,14 @@ def test_a_path_that_holds_none_is_told_with_the_cure(name, why, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "file.bin").touch()
-    assert why in why_no_model(name)
-    assert "; use a folder" in why_no_model(name)
+    no_model = why_no_model(name)
+    assert why in no_model.problem
+    assert "config.json" in no_model.fix
 
 
 def test_a_folder_with_a_configuration_passes(tmp_path):
     (tmp_path / "config.json").touch()
-    assert why_no_model(str(tmp_path)) == ""
+    assert why_no_model(str(tmp_path)) is None
 
 
 def test_of_a_message_the_first_line_is_told_whole():

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from nextlong.errors import ArgumentError
 
-MOST: Final = 2**63 - 1  # what an int64 holds
+MAX_INT64: Final = 2**63 - 1
 
 
 def wrong(name: str, value: object, problem: str, *, fix: str) -> ArgumentError:
@@ -32,30 +32,35 @@ def wrong(name: str, value: object, problem: str, *, fix: str) -> ArgumentError:
 
 
 def whole_number(
-    value: Any, name: str, *, fix: str, least: int | None = 0, most: int = MOST
+    value: Any,
+    name: str,
+    *,
+    fix: str,
+    min_value: int | None = 0,
+    max_value: int = MAX_INT64,
 ) -> int:
-    """Return a whole number from `least` to `most`; None: any number below `most`."""
+    """Return a whole number between two limits; without a lower one if it is None."""
     try:
         number = operator.index(value)
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
         raise wrong(name, value, "is not a whole number", fix=fix)
-    if least is not None and number < least:
-        raise wrong(name, value, f"is below {least}", fix=fix)
-    if number > most:
-        raise wrong(name, value, f"is above {most}", fix=fix)
+    if min_value is not None and number < min_value:
+        raise wrong(name, value, f"is below {min_value}", fix=fix)
+    if number > max_value:
+        raise wrong(name, value, f"is above {max_value}", fix=fix)
     return number
 
 
 def number(value: Any, name: str, *, fix: str) -> Any:
     """Return a finite number, as exact as it was given (a fraction stays one)."""
     is_scalar = hasattr(value, "item") and getattr(value, "ndim", None) == 0
-    plain = value.item() if is_scalar else value
-    is_number = isinstance(plain, numbers.Real | Decimal)
-    if not is_number or isinstance(plain, bool) or not math.isfinite(plain):
+    scalar = value.item() if is_scalar else value
+    is_number = isinstance(scalar, numbers.Real | Decimal)
+    if not is_number or isinstance(scalar, bool) or not math.isfinite(scalar):
         raise wrong(name, value, "is not a number", fix=fix)
-    return plain
+    return scalar
 
 
 def whole_numbers(value: Any, name: str, *, fix: str) -> list[int]:

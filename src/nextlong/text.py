@@ -6,7 +6,7 @@ import difflib
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 # A JSON object whose keys users, plugins, trainers or libraries choose; our own objects
 # have a model or a TypedDict.
@@ -39,27 +39,34 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
-def why_no_model(name: str) -> str:
-    """Return why a name is no model, with the fix; "" if it may be one.
+class NoModel(NamedTuple):
+    """Why a name is no model, as a predicate of it, and what to do."""
+
+    problem: str
+    fix: str
+
+
+def why_no_model(name: str) -> NoModel | None:
+    """Return why a name is no model; None if it may be one.
 
     A model is a folder, or a name on the Hugging Face hub.
     """
     fix = (
-        "use a folder with config.json and weights, as `save_pretrained` writes it, or "
-        "a name on the Hugging Face hub (org/name)"
+        "use a folder with config.json and weights, as `save_pretrained` writes it, or a "
+        "name on the Hugging Face hub (org/name)"
     )
     path = Path(name).expanduser()
     if path.is_dir():
         if (path / "config.json").is_file():
-            return ""
-        return f"is not a model: it has no config.json; {fix}"
+            return None
+        return NoModel("is not a model: it has no config.json", fix)
     if path.exists():
-        return f"is a file, not a model; {fix}"
+        return NoModel("is a file, not a model", fix)
     # The hub's names have one slash, between the organization and the model.
     is_path = (
         name.startswith((".", "~", "/")) or name.endswith("/") or name.count("/") > 1
     )
-    return f"does not exist; {fix}" if is_path else ""
+    return NoModel("does not exist", fix) if is_path else None
 
 
 def similar_path(

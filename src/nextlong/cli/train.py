@@ -166,10 +166,13 @@ def _model_of(args: argparse.Namespace, *, has_scratch: bool) -> str | None:
             "meta-llama/Meta-Llama-3-8B or a folder with config.json and weights; or use "
             "--preset tiny, a small model from scratch",
         )
-    why_not = why_no_model(model) if model is not None else ""
-    if why_not:
-        problem, _, fix = why_not.partition("; ")
-        raise NextlongError(where=f"--model {model}", problem=f"it {problem}", fix=fix)
+    no_model = None if model is None else why_no_model(model)
+    if no_model is not None:
+        raise NextlongError(
+            where=f"--model {model}",
+            problem=f"it {no_model.problem}",
+            fix=no_model.fix,
+        )
     return model
 
 

@@ -65,7 +65,7 @@ def chunk_text(
     if not isinstance(text, str):
         raise arguments.wrong("text", text, "is not a string", fix="give one text")
     fix = "give a number of characters"
-    max_chars = arguments.whole_number(max_chars, "max_chars", fix=fix, least=1)
+    max_chars = arguments.whole_number(max_chars, "max_chars", fix=fix, min_value=1)
     arguments.word(length, "length", ("slice", "paper"))
     arguments.word(oversize, "oversize", ("split", "keep"))
     if length == "paper":

@@ -81,12 +81,12 @@ class ModelOptions:
             )
 
     def _check_local(self) -> None:
-        reason, _, fix = why_no_model(self.name).partition("; ")
-        if reason:
+        no_model = why_no_model(self.name)
+        if no_model is not None:
             raise EvaluateError(
                 where=self.name,
-                problem=f"it {reason}",
-                fix=f"{fix}, or the --url of a server",
+                problem=f"it {no_model.problem}",
+                fix=f"{no_model.fix}, or the --url of a server",
             )
         if self.prompt_format == "messages":
             raise EvaluateError(

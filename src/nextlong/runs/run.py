@@ -75,7 +75,7 @@ class Sequence:
         fix = f"give a list of numbers below {len(self.spans)}"
         last = len(self.spans) - 1
         numbers = [
-            arguments.whole_number(place, "places", fix=fix, most=last)
+            arguments.whole_number(place, "places", fix=fix, max_value=last)
             for place in arguments.listed(places, "places", fix=fix)
         ]
         spans = np.array(numbers, np.int64) + self._block.span_offsets[self._number]
@@ -191,7 +191,7 @@ class Run:
     def sequence(self, number: int) -> Sequence:
         """Return sequence `number`, counted from 0. Raises IndexError."""
         number = arguments.whole_number(
-            number, "number", fix="give the number of a sequence", least=None
+            number, "number", fix="give the number of a sequence", min_value=None
         )
         if not 0 <= number < len(self):
             raise IndexError(

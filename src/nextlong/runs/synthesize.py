@@ -200,7 +200,7 @@ def _size(size: Any, name: str, *, fix: str) -> Any:
     """Return a number, which may be a scalar of numpy or torch, or a word."""
     if isinstance(size, str):
         return size
-    return arguments.whole_number(size, name, fix=fix, least=None)
+    return arguments.whole_number(size, name, fix=fix, min_value=None)
 
 
 def _rows(texts: Iterable[_Text]) -> list[_Text]:

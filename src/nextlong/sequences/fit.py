@@ -205,12 +205,14 @@ def compose(
         )
     arguments.word(fit, "fit", get_args(Fit))
     arguments.word(position, "position", get_args(_Position))
-    seed = arguments.whole_number(seed, "seed", fix="give a whole number", least=None)
+    seed = arguments.whole_number(
+        seed, "seed", fix="give a whole number", min_value=None
+    )
     min_gap_tokens = arguments.whole_number(
         min_gap_tokens,
         "min_gap_tokens",
         fix="a gap needs 1 token or more",
-        least=1,
+        min_value=1,
     )
     separator = arguments.whole_numbers(separator, "separator", fix=_IDS_FIX)
     bos = arguments.whole_numbers(bos, "bos", fix=_IDS_FIX)

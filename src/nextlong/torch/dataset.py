@@ -74,12 +74,12 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         arguments.word(boundaries, "boundaries", ("sequence", "document"))
         if pack is not None:
             fix = "give the tokens of a row, such as 524288"
-            pack = arguments.whole_number(pack, "pack", fix=fix, least=1)
+            pack = arguments.whole_number(pack, "pack", fix=fix, min_value=1)
         self._multiple = arguments.whole_number(
             pad_documents_to,
             "pad_documents_to",
             fix="give a number of tokens: 2 · the ranks that share a row",
-            least=1,
+            min_value=1,
         )
         if pad_id is not None:
             pad_id = arguments.whole_number(pad_id, "pad_id", fix="give a token id")
@@ -146,7 +146,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
 
     def __getitem__(self, number: int) -> Row:
         fix = "give the number of a row"
-        number = arguments.whole_number(number, "row", fix=fix, least=None)
+        number = arguments.whole_number(number, "row", fix=fix, min_value=None)
         row = number + len(self) if number < 0 else number
         if not 0 <= row < len(self):
             raise IndexError(f"row {number} of {len(self)}")
@@ -252,7 +252,7 @@ def _share_of_validation(
     arguments.word(split, "split", (None, "train", "validation"))
     arguments.word(shared_chunks, "shared_chunks", ("keep", "leave-out"))
     fix = "give a whole number"
-    seed = arguments.whole_number(split_seed, "split_seed", fix=fix, least=None)
+    seed = arguments.whole_number(split_seed, "split_seed", fix=fix, min_value=None)
     if split is None:
         # Each option, and whether it was given.
         options = {

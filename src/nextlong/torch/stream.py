@@ -78,9 +78,9 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         arguments.word(self.order, "order", get_args(Order))
         arguments.word(self.remainder, "remainder", get_args(Remainder))
         fix = "give a whole number"
-        self.seed = arguments.whole_number(self.seed, "seed", fix=fix, least=None)
+        self.seed = arguments.whole_number(self.seed, "seed", fix=fix, min_value=None)
         self.batch_size = arguments.whole_number(
-            self.batch_size, "batch_size", fix="give 1 row or more", least=1
+            self.batch_size, "batch_size", fix="give 1 row or more", min_value=1
         )
         if (self.rank is None) != (self.world_size is None):
             raise ArgumentError(
@@ -92,13 +92,13 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             self.rank, self.world_size = _place_of_process()
         fix = "give the number of ranks"
         world_size = arguments.whole_number(
-            self.world_size, "world_size", fix=fix, least=1
+            self.world_size, "world_size", fix=fix, min_value=1
         )
         rank = arguments.whole_number(
             self.rank,
             "rank",
             fix=f"ranks go from 0 to world_size - 1, which is {world_size - 1}",
-            most=world_size - 1,
+            max_value=world_size - 1,
         )
         rows = len(self.dataset)
         if self.remainder == "drop" and world_size > rows:
@@ -364,16 +364,20 @@ def _check_state(state: Any) -> None:
 def _numbers_of(state: Json, *, rows: int) -> dict[str, int]:
     """Return the numbers of a state of a data set of `rows` rows, checked."""
     limits = {
-        "epoch": (0, arguments.MOST),
+        "epoch": (0, arguments.MAX_INT64),
         "position": (0, rows),
         "workers": (1, _MAX_WORKERS),
-        "batch_size": (1, arguments.MOST),
+        "batch_size": (1, arguments.MAX_INT64),
         "read": (0, rows),
     }
     numbers = {}
-    for key, (least, most) in limits.items():
+    for key, (min_value, max_value) in limits.items():
         numbers[key] = arguments.whole_number(
-            state[key], f"state[{key!r}]", fix=_STATE_FIX, least=least, most=most
+            state[key],
+            f"state[{key!r}]",
+            fix=_STATE_FIX,
+            min_value=min_value,
+            max_value=max_value,
         )
     return numbers
 

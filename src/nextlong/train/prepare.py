@@ -247,11 +247,13 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
 
 def _config_in(path: str) -> PretrainedConfig:
     """Return the config of a folder or Hub name. Raises RecipeError."""
-    why_not = why_no_model(path)
-    if why_not:
-        problem, _, fix = why_not.partition("; ")
+    no_model = why_no_model(path)
+    if no_model is not None:
         raise RecipeError(
-            where="model.path", value=repr(path), problem=problem, fix=fix
+            where="model.path",
+            value=repr(path),
+            problem=no_model.problem,
+            fix=no_model.fix,
         )
     try:
         config = transformers.AutoConfig.from_pretrained(path)
