@@ -1,1 +1,1 @@
-"""Picture: drawings of a sequence and charts, shared by the report, the viewer and notebooks."""
+"""Picture: drawings of a sequence and charts, for reports, viewer and notebooks."""

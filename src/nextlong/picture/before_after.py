@@ -1,9 +1,9 @@
 """Before and after: one sequence as a picture of its own, SVG or PNG.
 
-In:  the spans of a sequence, or of one sequence per method. Out: the original document with
-its chunks above the sequence that contains them, or one document in the sequences of
-several methods; widths are token counts on one scale. In SVG, hovering over a chunk shows
-its source.
+In:  the spans of a sequence, or of one sequence per method. Out: the original document
+with its chunks above the sequence that contains them, or one document in the sequences
+of several methods; widths are token counts on one scale. In SVG, hovering over a chunk
+shows its source.
 """
 
 from __future__ import annotations

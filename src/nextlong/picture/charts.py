@@ -1,8 +1,8 @@
 """Charts: bars, lines and maps as SVG that needs no script and prints.
 
-In:  series of numbers with a name and a colour of the palette. Out: markup of a chart with
-its legend, "" if there is nothing to draw. `page.js` adds values on hover and legend
-toggles. Why no charting library is used: docs/decisions/0021-charts.md.
+In:  series of numbers with a name and a colour of the palette. Out: markup of a chart
+with its legend, "" if there is nothing to draw. `page.js` adds values on hover and
+legend toggles. Why no charting library is used: docs/decisions/0021-charts.md.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def lines(
     y_label: str,
     scale: Literal["even", "log"] = "even",
 ) -> Markup:
-    """Return a line for each series; a logarithmic x axis has its ticks at the points."""
+    """Return a line for each series; a log x axis has its ticks at the points."""
     points = [point for one_series in series for point in one_series.points]
     if not points:
         return Markup()

@@ -1,7 +1,7 @@
 """HTML: pages from Jinja templates that escape every text where it enters.
 
-In:  texts of any origin. Out: pages and parts of pages. Templates are in the folder of the
-code that fills them and are named from the package's root (`picture/strip.html`).
+In:  texts of any origin. Out: pages and parts of pages. Templates are in the folder of
+the code that fills them and are named from the package's root (`picture/strip.html`).
 """
 
 from __future__ import annotations

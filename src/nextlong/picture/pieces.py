@@ -1,13 +1,14 @@
 """Pieces: the spans of a sequence as a picture shows them.
 
 In:  spans; texts, and how many texts of a sample of the corpus hold each word (their
-document frequency). Out: the document that a sequence is about, the range of its cosines,
-partners of chunks; rare words, which make one text a distractor for the other.
+document frequency). Out: the document that a sequence is about, the range of its
+cosines, partners of chunks; rare words, which make one text a distractor for the other.
 
-One colour is for one thing, in strips, charts, the viewer and standalone SVG files; pages
-have a light and a dark palette. Hues are Okabe and Ito's; `tests/picture/test_pieces.py`
-simulates three kinds of colour blindness. `shade` colours order cosines from low to high:
-pale to deep blue on white, deep to pale on black, so that a high cosine always stands out.
+One colour is for one thing, in strips, charts, the viewer and standalone SVG files;
+pages have a light and a dark palette. Hues are Okabe and Ito's;
+`tests/picture/test_pieces.py` simulates three kinds of colour blindness. `shade`
+colours order cosines from low to high: pale to deep blue on white, deep to pale on
+black, so that a high cosine always stands out.
 """
 
 from __future__ import annotations
@@ -145,13 +146,13 @@ def lead_document(pieces: Pieces) -> int:
 
 
 def chunks_of(pieces: Pieces, doc_id: int) -> list[Span]:
-    """Return the pieces of a document in its own order, each chunk once: its last occurrence."""
+    """Return the last occurrence of each chunk of a document, in its own order."""
     of_document = {piece.chunk_id: piece for piece in pieces if piece.doc_id == doc_id}
     return [piece for _, piece in sorted(of_document.items())]
 
 
 def document_before(pieces: Pieces, doc_id: int) -> list[Span]:
-    """Return the chunks of a document as they were before, side by side from token 0 on."""
+    """Return the chunks of a document as they were before, from token 0 on."""
     chunks = chunks_of(pieces, doc_id)
     ends = accumulate(chunk.length for chunk in chunks)
     return [
@@ -200,8 +201,8 @@ def partners(pieces: Pieces) -> list[int]:
     That is a negative's meta-chunk, a meta-chunk's next one, or the piece before a
     document.
     """
-    # The index of the meta-chunk of each group; groups count meta-chunks in the order of
-    # their document.
+    # The index of the meta-chunk of each group; groups count meta-chunks in the order
+    # of their document.
     meta_of_group: dict[int, int] = {}
     for index, piece in enumerate(pieces):
         if piece.role == "meta":
@@ -233,8 +234,8 @@ EXAMPLE: Final = "Shown first: a typical top negative."
 def example(pieces: Pieces) -> int:
     """Return the index of the piece to show first; 0 for none.
 
-    Of the most similar negative of each meta-chunk it is the one with the median cosine,
-    else the first that has a partner.
+    Of the most similar negative of each meta-chunk it is the one with the median
+    cosine, else the first that has a partner.
     """
     nearest: dict[int, int] = {}  # by group
     for index, piece in enumerate(pieces):
@@ -252,7 +253,7 @@ def example(pieces: Pieces) -> int:
 
 
 def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Span, Span]]:
-    """Return the pairs of pieces that were neighbors in a document and no longer are."""
+    """Return the pairs of pieces that were neighbors and no longer are."""
     pairs = []
     for first, second in pairwise(chunks_of(pieces, doc_id)):
         gap = second.token_start - first.token_end
@@ -264,8 +265,8 @@ def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Span, Span]]:
 def others_and_distance(pieces: Pieces, lead: int) -> tuple[int, int]:
     """Return the number of documents other than `lead`, and the distance of neighbors.
 
-    The largest distance of former neighbors is in tokens, 0 if the chunks of the document
-    are still next to each other.
+    The largest distance of former neighbors is in tokens, 0 if the chunks of the
+    document are still next to each other.
     """
     others = {piece.doc_id for piece in pieces if piece.doc_id >= 0} - {lead}
     distances = [

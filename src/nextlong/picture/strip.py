@@ -1,9 +1,9 @@
 """Strip: a sequence as one bar, for pages: its chunks side by side.
 
-In:  the spans of a sequence; texts, if the page is to hold them. Out: markup: the bar, its
-legend, and the controls that `page.js` brings to life. There is one path per colour, not
-one shape per chunk, so that a sequence of a million tokens stays small. All coordinates
-are tokens.
+In:  the spans of a sequence; texts, if the page is to hold them. Out: markup: the bar,
+its legend, and the controls that `page.js` brings to life. There is one path per
+colour, not one shape per chunk, so that a sequence of a million tokens stays small. All
+coordinates are tokens.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def bar(
 ) -> Markup:
     """Return the bar: the chunks of document `lead` tall and in its colour.
 
-    Others are in shades from scale[0] to scale[1]. Arcs join the chunks of that document
-    which used to be neighbours.
+    Others are in shades from scale[0] to scale[1]. Arcs join the chunks of that
+    document which used to be neighbours.
     """
     boxes: dict[str, list[str]] = {}  # by colour
     order: dict[int, int] = {}  # of documents
@@ -86,7 +86,7 @@ def explorer(
     texts: Json | None = None,
     opens: Literal["at once", "when chosen"] = "at once",
 ) -> dict[str, Markup | str]:
-    """Return a sequence about document `lead`: caption, legend, and strip with a slider.
+    """Return a sequence about document `lead`: caption, legend and strip.
 
     `name` identifies it on the page. `texts` are those of its pieces and the words that
     each shares with its partner's ("texts", "words"), or the address that returns them

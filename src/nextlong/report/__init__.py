@@ -1,1 +1,4 @@
-"""Report: what a person sees of a recipe and a run. Reads finished steps; changes nothing."""
+"""Report: what a person sees of a recipe and a run.
+
+It reads finished steps and changes nothing.
+"""

@@ -1,4 +1,4 @@
-"""Compare: print the statistics of one data set, or of several side by side, also as CSV."""
+"""Compare: print the statistics of one data set, or of several side by side."""
 
 from __future__ import annotations
 
@@ -235,15 +235,15 @@ class _Holder(NamedTuple):
 def svg(runs: Sequence[Run]) -> str:
     """Return a picture of one document as each run lays it out.
 
-    A document of many chunks that every run holds whole is preferred. Raises RunError if
-    no document is in all runs, or their lengths differ.
+    A document of many chunks that every run holds whole is preferred. Raises RunError
+    if no document is in all runs, or their lengths differ.
     """
     lengths = {run.recipe.compose.target_tokens for run in runs}
     if len(lengths) > 1:
         differing = ", ".join(map(str, sorted(lengths)))
         raise RunError(
             where="--svg",
-            problem=f"the runs have sequences of different lengths ({differing} tokens)",
+            problem=f"the sequences have different lengths ({differing} tokens)",
             fix="choose runs of one length",
         )
     holders = [_holders(run) for run in runs]

@@ -87,7 +87,7 @@ def _gpus() -> list[str] | None:
 
 
 def _feature(extra: str, purpose: str, needed: Sequence[Json]) -> Json:
-    """Return which of the packages of a feature are missing, and the command for them."""
+    """Return which packages of a feature are missing, and the command for them."""
     missing = []
     for package in needed:
         name = package["name"]

@@ -126,7 +126,7 @@ def _cells(outline: Json, *, is_extended: bool) -> dict[str, str]:
 
 
 def show_sequence(sequence: Sequence, console: Console) -> None:
-    """Print one sequence: a strip, then every chunk with its position and its source."""
+    """Print one sequence: a strip, then its chunks with position and source."""
     tokens = len(sequence.input_ids)
     console.print(f"[bold]{sequence.id}[/]  {tokens:,} tokens", highlight=False)
     if console.is_terminal:
@@ -205,7 +205,8 @@ def _span_cells(span: Span, text: str, console: Console) -> dict[str, str | Text
 def show_text(sequence: Sequence, console: Console) -> None:
     """Print the text of one sequence.
 
-    On a terminal each span is under a line that describes it; a pipe gets the exact text.
+    On a terminal each span is under a line that describes it; a pipe gets the exact
+    text.
     """
     if not console.is_terminal:
         console.file.write(sequence.text)

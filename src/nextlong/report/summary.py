@@ -42,7 +42,7 @@ Facts = list[tuple[str, str]]  # (name, value), as `tables.show_facts` prints th
 
 
 def lines(written: Exported, *, named: str = "RUN") -> Facts:
-    """Return the result of a run, from the counts of its steps; `named` opens the run."""
+    """Return the result of a run from the counts of its steps; `named` opens it."""
     recipe = written.recipe
     done = written.done
     chunked = done["chunk"].results(ChunkResult)

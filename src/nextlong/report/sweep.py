@@ -38,7 +38,7 @@ from nextlong.text import Json
 
 
 class GridPoint(NamedTuple):
-    """One point of the grid: its name, its settings by key, and the recipe they make."""
+    """One point of the grid: its name, its settings by key, and its recipe."""
 
     name: str
     settings: Json
@@ -64,8 +64,8 @@ def variants(
 ) -> list[GridPoint]:
     """Return every combination of `over`, the last key changing fastest.
 
-    Each of `over` is KEY=V1,V2,… with values in YAML. Raises RecipeError naming all that
-    are no recipes.
+    Each of `over` is KEY=V1,V2,… with values in YAML. Raises RecipeError naming all
+    that are no recipes.
     """
     axes: dict[str, list[Any]] = {}
     for axis in over:
@@ -127,7 +127,7 @@ def _axis(axis: str) -> tuple[str, list[Any]]:
 
 
 def _check_sweepable(recipe: Recipe, axes: Collection[str]) -> None:
-    """Raise RecipeError for settings that variants of one run directory cannot share."""
+    """Raise RecipeError for settings that the variants of a sweep cannot share."""
     if "run_dir" in axes:
         raise RecipeError(
             where="--over run_dir",

@@ -79,8 +79,8 @@ def show_facts(
 ) -> None:
     """Print (name, value) pairs, one per line.
 
-    They are aligned with those in `beside`, which were printed before. On a terminal long
-    values are wrapped; commands stay on one line so that they can be copied.
+    They are aligned with those in `beside`, which were printed before. On a terminal
+    long values are wrapped; commands stay on one line so that they can be copied.
     """
     width = max(len(name) for name, _ in (*facts, *beside)) + 2
     room = max(_MIN_FACT_CELLS, console.width - width)
@@ -142,7 +142,7 @@ def visible(text: str) -> str:
 
 
 def line(cells: Sequence[str], widths: Sequence[int]) -> Text:
-    """Return one row: cells aligned to the right in their widths, and a last one without a width."""
+    """Return one row: cells aligned to the right, and a last one without a width."""
     aligned = [f"{text:>{width}}" for text, width in zip(cells, widths, strict=False)]
     for text in cells[len(widths) :]:
         aligned.append(" ".join(visible(text).split()))

@@ -1,8 +1,8 @@
 """Documents: search the corpus by text or name, read the chunks of a document, mark it.
 
-In:  DOCUMENTS and CHUNKS, and a query. Out: documents, and where to continue: batches are
-searched one by one. A document matches if it contains all words and quoted phrases of the
-query (`supply "market price"`); case is ignored.
+In:  DOCUMENTS and CHUNKS, and a query. Out: documents, and where to continue: batches
+are searched one by one. A document matches if it contains all words and quoted phrases
+of the query (`supply "market price"`); case is ignored.
 
 Marks are in `RUN/marks.jsonl`, one JSON object per line: `source`, and `id` unless the
 whole source is marked; `note`; `sequence` if a sequence was marked, which means the
@@ -97,10 +97,10 @@ class Query:
     None and "" match everything, and case is ignored. `text` has the words and quoted
     phrases that a document, or a chunk of a sequence, must contain.
 
-    For a sequence, `least` and `most` limit its mean cosine, `source` and `name` apply to
-    its meta-document or first document, `document` is one that it takes text from, and
-    `about` is its meta-document or one of its documents. For a chunk, they apply to its
-    cosine and document.
+    For a sequence, `least` and `most` limit its mean cosine, `source` and `name` apply
+    to its meta-document or first document, `document` is one that it takes text from,
+    and `about` is its meta-document or one of its documents. For a chunk, they apply to
+    its cosine and document.
     """
 
     text: str = ""
@@ -331,7 +331,7 @@ def read_marks(run_dir: Path) -> list[Mark]:
 
 
 def change_mark(run_dir: Path, mark: Mark, *, is_set: bool) -> None:
-    """Add a mark, or replace the note of the same one; or remove it, whatever its note."""
+    """Add a mark, or replace the note of the same one; or remove it."""
     path = run_dir / MARKS_FILE
     # Other viewers wait; a run is not affected.
     with store.alone(path), store.explained(path):

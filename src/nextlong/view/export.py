@@ -1,8 +1,8 @@
 """Export: a static copy of the viewer's pages, for any web host.
 
 In:  a run. Out: `index.html` (the list), a page for each sequence with its texts, their
-meta-documents, and what was filtered out. There, the page's own script sorts and filters
-lists.
+meta-documents, and what was filtered out. There, the page's own script sorts and
+filters lists.
 """
 
 from __future__ import annotations

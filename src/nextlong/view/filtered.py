@@ -1,7 +1,7 @@
 """Filtered: documents, chunks and drafts that a run filtered out, by reason.
 
-Each reason has its count and the recorded examples. The reasons of the corpus come from the
-step `filter_report`; they are listed completely where files record each case.
+Each reason has its count and the recorded examples. The reasons of the corpus come from
+the step `filter_report`; they are listed completely where files record each case.
 """
 
 from __future__ import annotations
@@ -173,7 +173,8 @@ def _of_drafts(run: Run) -> Iterator[Kind]:
         key="near-duplicates",
         what="candidate negatives",
         reason=(
-            "near-duplicate of the meta-document, or of another negative of the sequence"
+            "near-duplicate of the meta-document, or of another negative of the "
+            "sequence"
         ),
         count=skipped,
         entries=partial(_pairs, run, pairs),

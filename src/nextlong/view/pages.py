@@ -1,7 +1,7 @@
 """Pages: the viewer's pages, from templates that escape every text.
 
-In:  the variants of a run directory, and a request's query. Out: HTML pages, for the local
-viewer or for a static copy (`export.py`).
+In:  the variants of a run directory, and a request's query. Out: HTML pages, for the
+local viewer or for a static copy (`export.py`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sequences: those of a run that match a query, sorted, with counts and histograms.
 
-Out: a page of sequence numbers, how many match, and how much of the run was read for it. A
-request reads blocks of sequences until its time is up; the next one continues. 48 bytes
-are kept for each sequence that was read, and one for each kept query.
+Out: a page of sequence numbers, how many match, and how much of the run was read for
+it. A request reads blocks of sequences until its time is up; the next one continues. 48
+bytes are kept for each sequence that was read, and one for each kept query.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class SequenceIndex:
         return histograms, len(numbers)
 
     def _found(self, matches: _Matches) -> tuple[NDArray[np.int64], int]:
-        """Return the numbers of all matches so far, and how many sequences were read."""
+        """Return the numbers of all matches, and how many sequences were read."""
         read = len(self._run)
         if matches.blocks < len(self._blocks):
             read = self._blocks[matches.blocks].number
@@ -191,8 +191,8 @@ class SequenceIndex:
         block = self._blocks[matches.blocks]
         whole = slice(block.number, block.number + block.size)
         self._know(matches.blocks)
-        # Whether each sequence of the block fits so far, by its row there; what has to be
-        # read from files comes last.
+        # Whether each sequence of the block fits so far, by its row there; what has to
+        # be read from files comes last.
         fits = np.ones(block.size, np.bool_)
         cosine = self.values[SORTS.index("cosine"), whole]
         if query.least is not None:

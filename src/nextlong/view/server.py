@@ -1,13 +1,13 @@
 """Server: the viewer's pages, served on 127.0.0.1 only.
 
 In:  an opened run. Out: a Starlette application; a uvicorn server that runs until it is
-stopped. Requests are answered one at a time, because the objects that read the files are
-not thread-safe.
+stopped. Requests are answered one at a time, because the objects that read the files
+are not thread-safe.
 
-A request must have the viewer's token, because other users of a shared machine can reach
-the same port: in the printed address, in the cookie that this address sets, or in the
-header `Authorization: token …`, as in Jupyter. A page of another site cannot read the
-corpus: only the host names 127.0.0.1 and localhost are accepted (DNS rebinding),
+A request must have the viewer's token, because other users of a shared machine can
+reach the same port: in the printed address, in the cookie that this address sets, or in
+the header `Authorization: token …`, as in Jupyter. A page of another site cannot read
+the corpus: only the host names 127.0.0.1 and localhost are accepted (DNS rebinding),
 cross-site requests are refused by their headers, and so are its forms, which could
 otherwise post a mark.
 """
@@ -135,7 +135,7 @@ def application(run: Run, *, token: str) -> Starlette:
 
 
 def _refused(view: View, error: Exception, *, is_post: bool) -> Response:
-    """Return the page of an error: 404 for what does not exist, 400 for a wrong value."""
+    """Return the page of an error: 404 for what is missing, 400 for a wrong value."""
     title = "This page cannot be shown"
     if isinstance(error, IndexError):
         title = "Page not found"
@@ -227,12 +227,13 @@ def _mark(view: View, form: dict[str, str]) -> Response:
     kind = given.get("kind", mark.kind if mark.id.strip() else "")
     if kind != mark.kind:
         raise ValueError(
-            f"kind={kind} with id={mark.id} and sequence={mark.sequence}: give the id of "
-            "a document, or mark the whole source by kind=source without an id"
+            f"kind={kind} with id={mark.id} and sequence={mark.sequence}: give the id "
+            "of a document, or mark the whole source by kind=source without an id"
         )
     if len(mark.note) > _MAX_NOTE_CHARS:
         raise ValueError(
-            f"the note has {len(mark.note):,} characters; shorten it to {_MAX_NOTE_CHARS}"
+            f"the note has {len(mark.note):,} characters; shorten it to "
+            f"{_MAX_NOTE_CHARS}"
         )
     documents.change_mark(view.variants.run_dir, mark, is_set=form["action"] == "add")
     return RedirectResponse(view.url(view.name, "marks"), 303)

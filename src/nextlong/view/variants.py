@@ -1,7 +1,7 @@
 """Variants: those of a run directory as the viewer keeps them, opened on first use.
 
-In:  a run. Out: its variants by name, each with the index of its sequences, and the last
-few sequences that were looked at.
+In:  a run. Out: its variants by name, each with the index of its sequences, and the
+last few sequences that were looked at.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class OpenVariant:
 
     @cached_property
     def sources(self) -> list[str]:
-        """The sources that a form offers: those of the first documents of some shards."""
+        """The sources that a form offers: those of the first documents of shards."""
         return documents.sources(self.run.corpus, max_shards=_MAX_SHARDS)
 
     @cached_property
@@ -44,7 +44,7 @@ class OpenVariant:
         return sampled_words(self.run)
 
     def pair(self, number: int, index: int) -> Json:
-        """Return the text of a piece, that of its partner, and the words that they share.
+        """Return the texts of a piece and of its partner, and the words they share.
 
         Raises IndexError.
         """
@@ -74,7 +74,10 @@ class Variants:
         return variant_records.names(self.run_dir)
 
     def get(self, name: str) -> OpenVariant:
-        """Return a variant, opened on first use. Raises RunError for an unknown name."""
+        """Return a variant, opened on first use.
+
+        Raises RunError for an unknown name.
+        """
         if name not in self._open:
             self._open[name] = OpenVariant(Run(f"{self.run_dir}@{name}"))
         return self._open[name]

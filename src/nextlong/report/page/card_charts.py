@@ -1,7 +1,7 @@
 """Card charts: the drawing of each card of the report.
 
-In:  the `Numbers` of one or several runs. Out: markup of a chart, "" if there is nothing to
-draw. A run has one colour in all charts.
+In:  the `Numbers` of one or several runs. Out: markup of a chart, "" if there is
+nothing to draw. A run has one colour in all charts.
 """
 
 from __future__ import annotations
@@ -237,7 +237,10 @@ def _groups(numbers: Numbers) -> Sequence[str]:
 
 
 def _prefixed(numbers: Numbers) -> list[tuple[str, RunStats]]:
-    """Return each run with the prefix of its tooltips: its name if there are several."""
+    """Return each run with the prefix of its tooltips.
+
+    It is the name of the run if there are several.
+    """
     if len(numbers.names) == 1:
         return [("", stats) for stats in numbers]
     prefixes = [f"{name}, " for name in numbers.names]

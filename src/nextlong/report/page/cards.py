@@ -1,8 +1,8 @@
-"""Cards: what the report measures, each with its chart, its numbers, and how to read them.
+"""Cards: what the report measures, with charts, numbers, and how to read them.
 
 In:  the `Numbers` of one or several runs. Out: cards by section of the report;
-`nextlong stats` prints their tables. The chart of a card ("" if there is nothing to draw)
-and its table show the same numbers.
+`nextlong stats` prints their tables. The chart of a card ("" if there is nothing to
+draw) and its table show the same numbers.
 """
 
 from __future__ import annotations

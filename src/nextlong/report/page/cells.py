@@ -1,8 +1,8 @@
 """Cells: the numbers of one or several runs side by side, as tables show them.
 
-In:  `Stats.as_json()` of each run. Out: rows of tables with a name and one cell per run.
-Each cell knows its path in `nextlong stats --json`. Pages and terminals show the same
-text.
+In:  `Stats.as_json()` of each run. Out: rows of tables with a name and one cell per
+run. Each cell knows its path in `nextlong stats --json`. Pages and terminals show the
+same text.
 """
 
 from __future__ import annotations

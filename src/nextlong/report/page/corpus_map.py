@@ -1,7 +1,7 @@
 """Map: sampled chunks of a corpus in a plane, with the chunks of a sequence marked.
 
-In:  a run that embedded all chunks, and the spans of a sequence. Out: a chart of the first
-two principal components of the chunks' vectors.
+In:  a run that embedded all chunks, and the spans of a sequence. Out: a chart of the
+first two principal components of the chunks' vectors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Explain: what the report tells a reader who has never heard of the paper.
 
-In:  `Stats.as_json()` of one or several runs; the texts are in `words.yaml`. Out: how the
-sequences were made, how to read each card, and a glossary.
+In:  `Stats.as_json()` of one or several runs; the texts are in `words.yaml`. Out: how
+the sequences were made, how to read each card, and a glossary.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from nextlong.runs.statistics.thresholds import THRESHOLDS
 from nextlong.sequences.shortfall import MOST_DROPPED
 from nextlong.text import counted
 
-# Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md), the least and
-# the most: the mean cosine of the negatives, by encoder …
+# Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md), the least
+# and the most: the mean cosine of the negatives, by encoder …
 _COSINES: Final = {"lsa": (0.39, 0.61)}
 # … and the tokens of the meta-document of a sequence, on average.
 _META_TOKENS: Final = (1050, 1700)
@@ -121,7 +121,7 @@ def _references(card: str, stats: RunStats) -> str:
 
 
 def _cosine_references(card: str, stats: RunStats) -> tuple[list[str], dict[str, Any]]:
-    """Return the parts of the text on cosines, and the values that they name."""
+    """Return the parts of the text on cosines, and the values in them."""
     if not value_at(stats, "similarity.random"):
         return [], {}
     usual = _COSINES.get(stats["setting"]["encoder"])
@@ -134,7 +134,7 @@ def _cosine_references(card: str, stats: RunStats) -> tuple[list[str], dict[str,
 
 
 def _near_duplicate_references(stats: RunStats) -> tuple[list[str], dict[str, Any]]:
-    """Return the parts of the text on near-duplicates, and the values that they name."""
+    """Return the parts of the text on near-duplicates, and the values in them."""
     yields = stats["yields"]
     count = stats["near_duplicates"]["documents"]
     if count is not None:

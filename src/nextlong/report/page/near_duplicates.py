@@ -32,8 +32,8 @@ def near_duplicate_pairs(
     """Yield near-duplicates that drafting filtered out.
 
     They are from different tasks before several are of one. Of the chunk that was
-    filtered out, and of the one that it repeats: a heading, the source, and what `marked`
-    returns.
+    filtered out, and of the one that it repeats: a heading, the source, and what
+    `marked` returns.
     """
     for chunk, first, count in islice(_examples(run), limit):
         # The chunk, and those of the document that it may repeat.
@@ -52,7 +52,7 @@ def near_duplicate_pairs(
 
 
 def _examples(run: Run) -> Iterator[tuple[int, int, int]]:
-    """Yield the first example of every task, then the second of every task, and so on."""
+    """Yield the first example of every task, then the second, and so on."""
     drafted = run.steps["draft"].results(DraftResult)
     for examples in zip_longest(*(part.near_duplicate_examples for part in drafted)):
         for example in examples:

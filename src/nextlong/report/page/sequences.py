@@ -1,7 +1,8 @@
 """Sequences: one sequence of each run as a strip.
 
-In:  runs. Out: what the template draws: the document as it was, and what each method made
-of it, about the same document where the runs have one in common; and a map of the corpus.
+In:  runs. Out: what the template draws: the document as it was, and what each method
+made of it, about the same document where the runs have one in common; and a map of the
+corpus.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
 
 
 def _choose(runs: Sequence[Run], names: Sequence[str]) -> list[_Chosen]:
-    """Return a sequence of each run, about the same document if there is a common one."""
+    """Return a sequence of each run, about a common document if there is one."""
     lead_of_all = None
     numbers: dict[int, int] = {}  # of the sequence about it, by run
     common_document = common.common_document(runs)

@@ -1,7 +1,8 @@
 """Verdict: whether to train on a run, and why.
 
-In:  `Stats.as_json()` of a run, with its data-quality warnings. Out: a decision in a few
-words, its reasons, the checks that passed, and the settings to build the data again with.
+In:  `Stats.as_json()` of a run, with its data-quality warnings. Out: a decision in a
+few words, its reasons, the checks that passed, and the settings to build the data again
+with.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ _PASSED: Final = {name: text.format(**LIMITS) for name, text in TEXTS["passed"].
 class Verdict(NamedTuple):
     """Whether to train on a run.
 
-    `level` is a class of the style sheet. `settings` are those of the recipe (KEY=VALUE)
-    to build again with, and `solved` says what they are likely to solve.
+    `level` is a class of the style sheet. `settings` are those of the recipe
+    (KEY=VALUE) to build again with, and `solved` says what they are likely to solve.
     """
 
     level: str
@@ -87,7 +88,7 @@ def verdict(stats: RunStats, *, is_stand_in: bool = False) -> Verdict:
 
 
 def _passed(stats: RunStats, warning_names: Collection[str]) -> tuple[str, ...]:
-    """Return the checks that passed; one that does not apply to the run is not listed."""
+    """Return the checks that passed, of those that apply to the run."""
     setting = stats["setting"]
     has_sources = len(stats["tokens"]["by_source"]) > 1
     has_random_pairs = value_at(stats, "similarity.random") is not None
@@ -152,8 +153,8 @@ def _key_of(change: str) -> str:
 def _reasons(stats: RunStats, passed: Sequence[str]) -> list[str]:
     """Return the reasons to train on a run without warnings."""
     reasons = [
-        f"All {len(passed)} data-quality checks passed. For its effect on models, see the "
-        "page Results of the documentation."
+        f"All {len(passed)} data-quality checks passed. For its effect on models, see "
+        "the page Results of the documentation."
     ]
     cosine = value_at(stats, "similarity.cosine")
     random = value_at(stats, "similarity.random")

@@ -1,7 +1,8 @@
 """Write: finished runs as one HTML report that opens from disk, side by side.
 
 Nothing comes from a network, every text of the corpus is escaped, and the one script is
-named by its hash in the report's policy. Every number is one of `nextlong stats --json`.
+named by its hash in the report's policy. Every number is one of `nextlong stats
+--json`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Amounts: how much data a corpus has at each stage, and how the cost of a step grows with it.
+"""Amounts: how much data a corpus has at each stage, and what a step's cost grows with.
 
-In:  the sizes that a sample shows, and the recipe. Out: the `Amounts` that follow: queries, drafts, sequences and tokens.
+In:  the sizes that a sample shows, and the recipe. Out: the `Amounts` that follow:
+queries, drafts, sequences and tokens.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Amounts:
     tokens: float = 0.0  # in all sequences
 
     def of(self, amount: Amount) -> float:
-        """Evaluate an amount: a number, the name of a field, or a function of all amounts."""
+        """Evaluate an amount: a number, a field, or a function of all amounts."""
         if isinstance(amount, int | float):
             return float(amount)
         return float(getattr(self, amount)) if isinstance(amount, str) else amount(self)
@@ -167,7 +168,7 @@ def amounts_of(
 
 
 def different(among: float, drawn: float) -> float:
-    """Return the expected distinct items of `drawn` draws from `among`, with replacement."""
+    """Return the expected distinct items of `drawn` draws with replacement."""
     # All draws miss an item with a probability of (1 - 1 / among) ** drawn, nearly
     # exp(-drawn / among).
     return among * -math.expm1(-drawn / max(1.0, among))
@@ -269,7 +270,7 @@ def _with_chunk_search(recipe: Recipe, amounts: Amounts) -> Amounts:
 
 
 def _with_index(recipe: Recipe, amounts: Amounts, *, has_gpu: bool) -> Amounts:
-    """Return the amounts with the index of the recipe, or the one that `auto` chooses."""
+    """Return the amounts with the index of the recipe, or that of `auto`."""
     index = recipe.search.index
     if index == AUTO:
         index, _ = search_index.choose(amounts.search, has_gpu=has_gpu)

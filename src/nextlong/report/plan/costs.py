@@ -1,8 +1,8 @@
 """Costs: what each step will take, from its estimate and from what it took in a trial.
 
 In:  the `Amounts` of a corpus, an `Estimate` per step (`estimates.py`), and the trial.
-Out: a `Cost` per step, and when each step runs on so many workers and GPUs. Times assume
-that every worker is as fast as one core was in the trial.
+Out: a `Cost` per step, and when each step runs on so many workers and GPUs. Times
+assume that every worker is as fast as one core was in the trial.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from nextlong.report.plan.amounts import TRIED, Amounts, Estimate
 WORKER_BYTES: Final = 130e6  # a worker with its libraries (bench/README.md)
 # A step that takes less in a trial tells little: part of it is the same for any size.
 _TELLING_SECONDS: Final = 0.03
-# A task, assumed: handing it over and taking it back is 0.5 ms (docs/scale.md), the rest
-# is its files.
+# A task, assumed: handing it over and taking it back is 0.5 ms (docs/scale.md), the
+# rest is its files.
 HEAD_S: Final = 0.004
 RAY_HEAD_S: Final = 0.01  # through Ray 3.6 ms
 
@@ -172,7 +172,7 @@ def _tried_seconds(step: str, estimate: Estimate, trial: Trial) -> float:
 
 
 def _tried_bytes(step: str, estimate: Estimate, trial: Trial) -> float:
-    """Return the bytes that a step writes per unit: measured in the trial, else declared."""
+    """Return the bytes written per unit: measured in the trial, else declared."""
     tried_disk = trial.amounts.of(estimate.disk)
     if not tried_disk or step not in trial.bytes:
         return estimate.bytes
@@ -227,8 +227,8 @@ def schedule(
     """Return (begin, end) of each step in `cost_of`, in seconds.
 
     As the runner does it: a step starts when the steps that it needs are done; what is
-    free takes the next task, those of the first step first. Handing tasks over takes the
-    head a moment each, one after the other, and that is what ends scaling at last.
+    free takes the next task, those of the first step first. Handing tasks over takes
+    the head a moment each, one after the other, and that is what ends scaling at last.
     """
     waiting = {
         step.name: {before.name for before in step.inputs} & cost_of.keys()

@@ -1,7 +1,7 @@
 """Estimates: how the time, disk and memory of each step grow, by the step's name.
 
-In:  a recipe. Out: the `Estimate` of each step of its route. A step that a plug-in brings
-has none here: it takes what it took in the trial, per chunk.
+In:  a recipe. Out: the `Estimate` of each step of its route. A step that a plug-in
+brings has none here: it takes what it took in the trial, per chunk.
 
 A rate that is declared here is core-seconds, measured once. The trial on the user's own
 files replaces it wherever it runs long enough to tell.
@@ -132,14 +132,14 @@ def _select_reads(amounts: Amounts) -> float:
 
 
 def _weights_work(amounts: Amounts) -> float:
-    # Reading the sampled text, and about 20 ns for each chunk of all shards, to find the
-    # sampled documents.
+    # Reading the sampled text, and about 20 ns for each chunk of all shards, to find
+    # the sampled documents.
     return min(amounts.kept_chars, SAMPLED_CHARS) + 3 * amounts.chunks
 
 
 def _weights_reads(amounts: Amounts) -> float:
-    # The shingles of the sample, the tables of all chunks, and the content hashes of all
-    # documents.
+    # The shingles of the sample, the tables of all chunks, and the content hashes of
+    # all documents.
     return SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents
 
 
@@ -174,8 +174,8 @@ def _draft(recipe: Recipe) -> Estimate:
 
 def _draft_documents(recipe: Recipe, method: DocumentMethod[Any]) -> Estimate:
     partition_size = recipe.documents.partition_size
-    # Measured bytes per document: its row; with keywords, also ten hashes, flags and the
-    # arrays that sample one.
+    # Measured bytes per document: its row; with keywords, also ten hashes, flags and
+    # the arrays that sample one.
     document_bytes = 150 if Need.KEYWORDS in method.needs else 65
 
     def parts(amounts: Amounts) -> int:
@@ -236,8 +236,8 @@ def _tokenizer(recipe: Recipe) -> Estimate:
 
 
 def _compose(recipe: Recipe) -> Estimate:
-    # With max_uses, the negatives that a sequence may use depend on the sequences before
-    # it, so that one task composes all.
+    # With max_uses, the negatives that a sequence may use depend on the sequences
+    # before it, so that one task composes all.
     is_one_task = recipe.compose.max_uses is not None
     return Estimate(
         work="drafted_chunks",
@@ -325,7 +325,8 @@ _FIXED: Final[Mapping[str, Estimate]] = {
         disk="documents",
         bytes=1.0,
         memory=lambda amounts: 40 * amounts.documents,
-        # A trial takes as long as loading SciPy: of 10^9 chunks, 129 hours were announced.
+        # A trial takes as long as loading SciPy: of 10^9 chunks, 129 hours were
+        # announced.
         rate="",
     ),
     "chunk": Estimate(

@@ -54,8 +54,8 @@ class Measured:
     """A sample of the corpus, a trial on it, and what is measured apart from the steps.
 
     `product_s` is the time of a multiplication and addition of exact search, with its
-    share of keeping the best. A process that has run every step has `process_bytes`: its
-    libraries, and what they keep.
+    share of keeping the best. A process that has run every step has `process_bytes`:
+    its libraries, and what they keep.
     """
 
     sample: CorpusSample

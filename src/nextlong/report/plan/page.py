@@ -1,7 +1,7 @@
 """Plan: the state of every step, and its time, disk space and memory, before it runs.
 
-Unfinished steps are estimated from a trial: they run on a small sample of the user's own
-files (`trial.py`), and the measured costs are scaled to the size of the corpus
+Unfinished steps are estimated from a trial: they run on a small sample of the user's
+own files (`trial.py`), and the measured costs are scaled to the size of the corpus
 (`costs.py`), also for other machines or a larger corpus.
 """
 
@@ -43,8 +43,8 @@ _AMOUNTS: Final = ("documents", "kept_documents", "chunks", "eligible")
 class Plan:
     """The steps to run and their cost in each scenario, this machine first.
 
-    Without `measured` everything is done. `states` are those of the steps. `missing` is a
-    package that running needs and planning does not; `loses` says that the tokenizer
+    Without `measured` everything is done. `states` are those of the steps. `missing` is
+    a package that running needs and planning does not; `loses` says that the tokenizer
     loses characters. `amounts` are those on the last of the machines; `lost` counts the
     documents longer than a sequence, and those with too little room. `on` has the costs
     of the unfinished steps on each machine, and `notes` the assumptions behind figures
@@ -204,7 +204,7 @@ def _check_writable(recipe: Recipe) -> None:
         raise RunError(
             where="run_dir",
             value=recipe.run_path,
-            problem=f"cannot be written: {parent} is not a folder that you may write to",
+            problem=f"cannot be written: you may not write to {parent}, or it is no folder",
             fix="set run_dir to another folder",
         )
 
@@ -313,7 +313,7 @@ def _has_gpus(planned: Plan) -> bool:
 
 
 def _cells(planned: Plan, taken: Sequence[Total]) -> list[str]:
-    """Return the figures of a row: times on each machine, disk space and memory here."""
+    """Return the figures of a row: times on each machine, disk and memory here."""
     if not taken:
         return []
     cells = [_time(on_machines.seconds, on_machines.unknown) for on_machines in taken]

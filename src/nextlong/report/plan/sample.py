@@ -80,8 +80,8 @@ class CorpusSample:
         """Return the characters of negatives that each document needs at least."""
         if not has_gaps(recipe.compose):
             return np.zeros(len(self.chars))
-        # All but the last negative are whole chunks, so a gap takes one of them, or more
-        # if min_gap_tokens asks for more.
+        # All but the last negative are whole chunks, so a gap takes one of them, or
+        # more if min_gap_tokens asks for more.
         chunk_chars = self.chars.sum() / max(1, self.chunks.sum())
         min_gap_tokens = recipe.compose.min_gap_tokens
         if min_gap_tokens == "auto":

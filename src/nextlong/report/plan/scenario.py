@@ -1,4 +1,4 @@
-"""Scenario: the machines and the corpus that a plan is for, and what its steps cost there.
+"""Scenario: the machines and the corpus that a plan is for, and the costs there.
 
 In:  what was measured here. Out: the amounts and the cost of each step on this machine
 and on the machines of the scenario, and the assumptions behind them.

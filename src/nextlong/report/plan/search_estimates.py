@@ -300,7 +300,8 @@ def _mine_reads(amounts: Amounts) -> float:
 def _search_memory(amounts: Amounts) -> float:
     """Return the peak memory of a task.
 
-    It has the best neighbours so far (at most what `Best` holds), scores and candidates.
+    It has the best neighbours so far (at most what `Best` holds), scores and
+    candidates.
     """
     queries = min(amounts.queries, queries_of_task(amounts.neighbours))
     neighbours = amounts.neighbours * queries

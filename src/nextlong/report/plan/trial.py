@@ -4,8 +4,8 @@ In:  a recipe, and texts of its corpus. Out: the seconds and bytes of each step 
 machine, and how much there was to do.
 
 In a trial, LSA stands for an encoder that is a model or a server, exact search for an
-index, a small tokenizer for one that takes a second to load, and no evaluation files are
-read: the rates of these are measured apart (`measure.py`), or declared.
+index, a small tokenizer for one that takes a second to load, and no evaluation files
+are read: the rates of these are measured apart (`measure.py`), or declared.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def _documents_share(done: Artifacts) -> float:
             rows = np.unique(ids.values.to_numpy())
             rows = rows[rows != NO_CHUNK]
             found += len(np.unique(documents[rows]))
-            # Chunks drawn at random would come from `expected` documents: those of which
-            # not all chunks are missed.
+            # Chunks drawn at random would come from `expected` documents: those of
+            # which not all chunks are missed.
             unused = 1 - len(rows) / len(documents)
             expected += float((1 - unused**chunks_of_document).sum())
     return found / expected if expected else 1.0
@@ -198,7 +198,7 @@ def _train_tokenizer(texts: Sequence[str], path: Path) -> None:
 
 
 class Timed(SerialExecutor):
-    """Runs tasks one after the other, and adds up the processor seconds of each step."""
+    """Runs tasks one after the other, and adds up the seconds of each step."""
 
     def __init__(self) -> None:
         super().__init__()

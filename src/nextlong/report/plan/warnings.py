@@ -121,7 +121,8 @@ def of_data(
     compose = recipe.compose
     sample = measured.sample
     tokens = amounts.kept_chars / measured.tokenizing.chars_per_token
-    # Of a corpus that was read as a whole, a run knows the tokens before its first step.
+    # Of a corpus that was read as a whole, a run knows the tokens before its first
+    # step.
     is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
     is_too_short = uses_a_chunk_once(compose) and tokens < compose.target_tokens
     if is_too_short and not is_checked:
