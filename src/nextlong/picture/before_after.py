@@ -12,7 +12,7 @@ import importlib
 import io
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from html import escape
 from typing import Any, Final, NamedTuple
 
@@ -192,24 +192,31 @@ def _legend(
     yield _Box(MARGIN, y, 14, 14, LIGHT["own"])
     yield _Line(MARGIN + 22, y + 12, "the document")
     x = MARGIN + 150
-    roles = {span.role for span in spans if pieces.scored([span])}
-    if roles:
-        for number in range(SHADES):
-            yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"shade{number}"])
-        words = {"negative": "hard negatives", "document": "similar documents"}
-        named = " and ".join(words[role] for role in words if role in roles)
-        low, high = shades
-        text = f"{named}, cosine {low:.2f} to {high:.2f}"
-        yield _Line(x + 8 + 10 * SHADES, y + 12, text)
+    scored_roles = {span.role for span in spans if pieces.scored([span])}
+    if scored_roles:
+        yield from _shades_legend(scored_roles, shades, x, y)
         x += 560
     # Documents without a cosine alternate between two greys; a sequence of meta-chunks
     # and negatives has none.
-    without_cosine = {span.role for span in spans if math.isnan(span.score)}
+    plain_roles = {span.role for span in spans if math.isnan(span.score)}
     documents = {span.doc_id for span in spans if span.doc_id >= 0}
-    if "document" in without_cosine and len(documents) > 1:
+    if "document" in plain_roles and len(documents) > 1:
         for number in range(2):
             yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"plain{number}"])
         yield _Line(x + 28, y + 12, "other documents")
+
+
+def _shades_legend(
+    roles: Collection[str], shades: tuple[float, float], x: int, y: int
+) -> Iterator[_Box | _Line]:
+    """Yield the shades of cosines, from low to high, and what they are of."""
+    for number in range(SHADES):
+        yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"shade{number}"])
+    words = {"negative": "hard negatives", "document": "similar documents"}
+    named = " and ".join(words[role] for role in words if role in roles)
+    low, high = shades
+    text = f"{named}, cosine {low:.2f} to {high:.2f}"
+    yield _Line(x + 8 + 10 * SHADES, y + 12, text)
 
 
 def _svg(drawn: Iterable[_Shape], *, height: int, name: str) -> str:

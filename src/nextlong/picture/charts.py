@@ -73,21 +73,16 @@ def bars(
 ) -> Markup:
     """Return horizontal bars: for each name a group with a bar of each series.
 
-    Stacked, each name has one_series bar. `unit` follows a value.
+    Stacked, each name has one bar. `unit` follows a value.
     """
-    values = [one_series.values for one_series in series]
-    if stacked:
-        longest = max(
-            (sum(of_name) for of_name in zip(*values, strict=True)), default=0
-        )
-    else:
-        longest = max((max(of_series, default=0) for of_series in values), default=0)
+    longest = _longest(series, stacked=stacked)
     if longest <= 0:
         return Markup()
     labels = [short(name, _MAX_LABEL_CHARS) for name in names]
     left = 8 + _CHAR * max(map(len, labels))
     ticks = _nice(0, longest, 4)
     unit_x = (_WIDTH - _RIGHT - left) / ticks[-1]
+    # Bars of several series are thinner, so that a chart of six runs is not too tall.
     thick = 26.0 if stacked else max(8.0, 17.0 - 2 * len(series))
     group_height = thick if stacked else thick * len(series)
     step = group_height + 6
@@ -97,21 +92,17 @@ def bars(
     # Of each name: the value at which its next bar begins, which grows only if stacked.
     starts = [0.0] * len(names)
     for number, one_series in enumerate(series):
+        first_y = top if stacked else top + number * thick
         for index, value in enumerate(one_series.values):
-            y = top + index * step
-            if not stacked:
-                y += number * thick
-            tip = _bar_name(
-                one_series, names[index], count=len(series), stacked=stacked
-            )
+            name = _bar_name(one_series, names[index], series, stacked=stacked)
             rectangle = _RECT.format(
                 one_series.colour,
                 number,
                 left + starts[index] * unit_x,
-                y,
+                first_y + index * step,
                 value * unit_x,
                 thick - _BAR_GAP,
-                clean(f"{tip}: {form.format(value)}{unit}"),
+                clean(f"{name}: {form.format(value)}{unit}"),
             )
             marks.append(rectangle)
             if stacked:
@@ -134,11 +125,24 @@ def bars(
     )
 
 
-def _bar_name(one_series: Series, name: str, *, count: int, stacked: bool) -> str:
+def _longest(series: Sequence[Series], *, stacked: bool) -> float:
+    """Return the value of the longest bar."""
+    values = [one_series.values for one_series in series]
+    if stacked:
+        lengths = [sum(of_name) for of_name in zip(*values, strict=True)]
+    else:
+        lengths = [max(of_series, default=0) for of_series in values]
+    return max(lengths, default=0)
+
+
+def _bar_name(
+    one_series: Series, name: str, series: Sequence[Series], *, stacked: bool
+) -> str:
     """Return what the tooltip of a bar says that it is."""
-    if count > 1 and name:
+    is_several = len(series) > 1
+    if is_several and name:
         return f"{one_series.name}, {name}"
-    return one_series.name if count > 1 or stacked else name
+    return one_series.name if is_several or stacked else name
 
 
 def lines(
@@ -149,18 +153,22 @@ def lines(
     scale: Literal["even", "log"] = "even",
 ) -> Markup:
     """Return a line for each series; a log x axis has its ticks at the points."""
-    points = [point for one_series in series for point in one_series.points]
+    points = _points(series)
     if not points:
         return Markup()
     xs = [point.x for point in points]
     ys = [point.y for point in points]
     y_values = _nice(min(0, *ys), max(ys), 4)
-    x_values = sorted(set(xs)) if scale == "log" else _nice(min(xs), max(xs), 6)
+    if scale == "log":
+        x_values = sorted(set(xs))
+    else:
+        x_values = _nice(min(xs), max(xs), 6)
     bend = math.log if scale == "log" else float
     first = bend(x_values[0])
     x_range = (bend(x_values[-1]) - first) or 1
     y_range = y_values[-1] - y_values[0]
-    left = 12 + _CHAR * max(len(f"{value:g}") for value in y_values)
+    y_labels = [f"{value:g}" for value in y_values]
+    left = 12 + _CHAR * max(map(len, y_labels))
     width = _WIDTH - _RIGHT - left - 6
     foot = _TOP + _LABEL_HEIGHT + _HEIGHT
 
@@ -182,7 +190,7 @@ def lines(
         series,
         marks,
         [(to_x(value), f"{value:,g}") for value in x_values],
-        [(to_y(value), f"{value:g}") for value in y_values],
+        list(zip(map(to_y, y_values), y_labels, strict=True)),
         x_label=x_label,
         y_label=y_label,
         left=left,
@@ -198,7 +206,7 @@ def scatter(
 
     Each axis is stretched to fill the chart.
     """
-    points = [point for one_series in series for point in one_series.points]
+    points = _points(series)
     if not points:
         return Markup()
     xs = [point.x for point in points]
@@ -228,6 +236,13 @@ def scatter(
         foot=height,
         rules="none",
     )
+
+
+def _points(series: Sequence[Series]) -> list[Point]:
+    points: list[Point] = []
+    for one_series in series:
+        points += one_series.points
+    return points
 
 
 def _circles(
@@ -260,11 +275,9 @@ def _drawn(
     y_label: str,
 ) -> Markup:
     """Return a chart with its axes, and with a legend of several series."""
-    keys = (
-        [(one_series.name, one_series.colour) for one_series in series]
-        if len(series) > 1
-        else []
-    )
+    keys = []
+    if len(series) > 1:
+        keys = [(one_series.name, one_series.colour) for one_series in series]
     size = (_WIDTH, foot + (_FOOT if x_label else 0))
     top = _TOP + (_LABEL_HEIGHT if y_label else 0)
     box = (left, top, _WIDTH - _RIGHT, foot)

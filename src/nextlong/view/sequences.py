@@ -191,21 +191,9 @@ class SequenceIndex:
         block = self._blocks[matches.blocks]
         whole = slice(block.number, block.number + block.size)
         self._know(matches.blocks)
-        # Whether each sequence of the block fits so far, by its row there; what has to
-        # be read from files comes last.
-        fits = np.ones(block.size, np.bool_)
-        cosine = self.values[SORTS.index("cosine"), whole]
-        if query.least is not None:
-            fits &= cosine >= query.least
-        if query.most is not None:
-            fits &= cosine <= query.most
-        if query.source and fits.any():
-            sources = self._names(block, fits, "source")
-            fits[fits] = [source == query.source for source in sources]
-        if query.name and fits.any():
-            part = query.name.casefold()
-            names = self._names(block, fits, "source_id")
-            fits[fits] = [part in name.casefold() for name in names]
+        # Whether each sequence of the block fits so far, by its row there; what has to be
+        # read from files comes last.
+        fits = self._fit_by_lead(query, block)
         if query.document is not None and fits.any():
             fits &= self._holds(matches.blocks, query.document, spans.CHUNK_ROLES)
         if query.about is not None and fits.any():
@@ -218,6 +206,24 @@ class SequenceIndex:
                     matches.chunk_of[block.number + row] = chunk
         matches.fits[whole] = fits
         matches.blocks += 1
+
+    def _fit_by_lead(self, query: Query, block: _Stretch) -> NDArray[np.bool_]:
+        """Return which sequences of a block fit by what is kept, and by their lead."""
+        fits = np.ones(block.size, np.bool_)
+        whole = slice(block.number, block.number + block.size)
+        cosine = self.values[SORTS.index("cosine"), whole]
+        if query.least is not None:
+            fits &= cosine >= query.least
+        if query.most is not None:
+            fits &= cosine <= query.most
+        if query.source and fits.any():
+            sources = self._names(block, fits, "source")
+            fits[fits] = [source == query.source for source in sources]
+        if query.name and fits.any():
+            part = query.name.casefold()
+            names = self._names(block, fits, "source_id")
+            fits[fits] = [part in name.casefold() for name in names]
+        return fits
 
     def _names(
         self, block: _Stretch, fits: NDArray[np.bool_], column: str

@@ -212,14 +212,14 @@ def test_mistakes_that_a_run_would_find_hours_later(recipe, tmp_path):
         with pytest.raises(RunError) as error:
             shown(recipe_in(tmp_path, f"run_dir={run_dir}"))
         assert (error.value.where, error.value.value) == ("run_dir", run_dir)
-    with pytest.raises(CorpusError, match="matches no file"):
-        shown(recipe_in(tmp_path, "ingest.sources.0.path=nowhere/*.jsonl"))
-    with pytest.raises(TokenizerError, match=r"no\.json does not exist"):
-        shown(recipe_in(tmp_path, "tokenizer={source: no.json}"))
-    with pytest.raises(
-        ExportError, match=r"export\.push='nosuch://a/b': Protocol not known"
+    for error_class, setting, where in (
+        (CorpusError, "ingest.sources.0.path=nowhere/*.jsonl", "ingest.sources"),
+        (TokenizerError, "tokenizer={source: no.json}", "tokenizer.source"),
+        (ExportError, "export.push=nosuch://a/b", "export.push"),
     ):
-        shown(recipe_in(tmp_path, "export.push=nosuch://a/b"))
+        with pytest.raises(error_class) as error:
+            shown(recipe_in(tmp_path, setting))
+        assert where in str(error.value)
 
 
 def test_changed_inputs_are_refused_as_by_a_run(recipe, tmp_path):
@@ -228,11 +228,9 @@ def test_changed_inputs_are_refused_as_by_a_run(recipe, tmp_path):
     (tmp_path / "c.jsonl").write_text(
         (tmp_path / "c.jsonl").read_text() + '{"text": "one more"}\n'
     )
-    with pytest.raises(
-        RunError,
-        match=r"input files have changed since a run .*c\.jsonl has \d+ bytes and had \d+",
-    ):
+    with pytest.raises(RunError) as error:
         shown(recipe)
+    assert "c.jsonl" in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from nextlong.engine.step import Step
@@ -117,39 +117,49 @@ def costs(
     for step in steps:
         estimate = estimates[step.name]
         rate = rates.get(estimate.rate)
-        on_gpus = machines.gpus > 0 and step.resources.gpu != "unused"
-        work = amounts.of(estimate.work)
-        tasks = max(1, round(amounts.of(estimate.tasks)))
-        start_s = 0.0
         if rate is None:
-            unit_s: float | None = _tried_seconds(step.name, estimate, trial)
-        else:
-            unit_s = rate.on_gpu if on_gpus else rate.seconds
-        if rate is not None and work:
-            start_s = rate.start_s(work / min(tasks, machines.workers))
-        seconds = _times(unit_s, work)
-        if rate is not None and estimate.task_s and seconds:
-            tasks = max(tasks, math.ceil(seconds / estimate.task_s))
+            unit_s = _tried_seconds(step.name, estimate, trial)
+            rate = Rate(unit_s, unknown="", on_gpu=unit_s)
+            # A declared task size needs a rate that was measured apart.
+            estimate = replace(estimate, task_s=0.0)
+        cost = _cost(step, estimate, amounts, rate, machines=machines)
+        # Without a declaration, a step reads all files of its inputs once.
         if estimate.reads is None:
             read_bytes = sum(cost_of[before.name].disk_bytes for before in step.inputs)
-        else:
-            read_bytes = amounts.of(estimate.reads)
-        disk_bytes = _tried_bytes(step.name, estimate, trial) * amounts.of(
-            estimate.disk
-        )
-
-        cost_of[step.name] = Cost(
-            seconds=seconds,
-            start_s=start_s,
-            disk_bytes=disk_bytes,
-            read_bytes=read_bytes,
-            memory_bytes=amounts.of(estimate.memory),
-            tasks=tasks,
-            on_gpus=on_gpus,
-            at_once=step.resources.at_once,
-            unknown="" if rate is None else rate.unknown,
-        )
+            cost = replace(cost, read_bytes=read_bytes)
+        unit_bytes = _tried_bytes(step.name, estimate, trial)
+        disk_bytes = unit_bytes * amounts.of(estimate.disk)
+        cost_of[step.name] = replace(cost, disk_bytes=disk_bytes)
     return cost_of
+
+
+def _cost(
+    step: Step, estimate: Estimate, amounts: Amounts, rate: Rate, *, machines: Machines
+) -> Cost:
+    """Return what a step takes at a rate, without the bytes that it writes."""
+    work = amounts.of(estimate.work)
+    on_gpus = machines.gpus > 0 and step.resources.gpu != "unused"
+    seconds = _times(rate.on_gpu if on_gpus else rate.seconds, work)
+    tasks = max(1, round(amounts.of(estimate.tasks)))
+    start_s = 0.0
+    if work:
+        start_s = rate.start_s(work / min(tasks, machines.workers))
+    if estimate.task_s and seconds:
+        tasks = max(tasks, math.ceil(seconds / estimate.task_s))
+    read_bytes = 0.0
+    if estimate.reads is not None:
+        read_bytes = amounts.of(estimate.reads)
+    return Cost(
+        seconds=seconds,
+        start_s=start_s,
+        disk_bytes=0.0,
+        read_bytes=read_bytes,
+        memory_bytes=amounts.of(estimate.memory),
+        tasks=tasks,
+        on_gpus=on_gpus,
+        at_once=step.resources.at_once,
+        unknown=rate.unknown,
+    )
 
 
 def _times(unit_s: float | None, work: float) -> float | None:
@@ -186,20 +196,23 @@ def total(
 
     Steps that need not wait for each other run side by side.
     """
-    unknown = [cost.unknown for cost in cost_of.values() if cost.seconds is None]
     when = schedule(steps, cost_of, machines)
-    seconds = None
-    if not unknown:
-        start_s = machines.start_s if when else 0.0
-        seconds = start_s + max((end for _, end in when.values()), default=0.0)
-    on_gpus = [cost for cost in cost_of.values() if cost.on_gpus]
-    return Total(
-        seconds=seconds,
-        disk_bytes=sum(cost.disk_bytes for cost in cost_of.values()),
+    all_costs = list(cost_of.values())
+    on_gpus = [cost.seconds or 0.0 for cost in all_costs if cost.on_gpus]
+    taken = Total(
+        seconds=0.0,
+        disk_bytes=sum(cost.disk_bytes for cost in all_costs),
         memory_bytes=machines.process_bytes + _peak_memory(cost_of, when, machines),
-        gpu_seconds=sum(cost.seconds or 0.0 for cost in on_gpus),
-        unknown=unknown[0] if unknown else "",
+        gpu_seconds=sum(on_gpus),
     )
+    # One unknown time makes that of all unknown, for the first reason.
+    for cost in all_costs:
+        if cost.seconds is None:
+            return taken._replace(seconds=None, unknown=cost.unknown)
+    if when:
+        end = max(end for _, end in when.values())
+        taken = taken._replace(seconds=machines.start_s + end)
+    return taken
 
 
 def _peak_memory(
@@ -230,48 +243,73 @@ def schedule(
     free takes the next task, those of the first step first. Handing tasks over takes
     the head a moment each, one after the other, and that is what ends scaling at last.
     """
-    waiting = {
-        step.name: {before.name for before in step.inputs} & cost_of.keys()
-        for step in steps
-        if step.name in cost_of
-    }
+    waiting: dict[str, set[str]] = {}
+    for step in steps:
+        if step.name in cost_of:
+            needs = {before.name for before in step.inputs}
+            waiting[step.name] = needs & cost_of.keys()
+    timeline = _Timeline(cost_of, machines)
     begins: dict[str, float] = {}
     ended: dict[str, tuple[float, float]] = {}
-    running = dict.fromkeys(waiting, 0)  # tasks of each step
-    begun = dict.fromkeys(waiting, 0)
-    free = {False: machines.workers, True: machines.gpus}  # by `on_gpus`
     now = 0.0
-    head_free_at = 0.0
-    events: list[tuple[float, int, str]] = []  # end of a task, its number, its step
     while waiting or begins:
         ready = [name for name, needs in waiting.items() if needs <= ended.keys()]
         for name in ready:
             del waiting[name]
             begins[name] = now
-
         for name in begins:
-            cost = cost_of[name]
-            max_running = math.inf if cost.at_once is None else cost.at_once
-            while (
-                begun[name] < cost.tasks
-                and free[cost.on_gpus]
-                and running[name] < max_running
-            ):
-                head_free_at = max(head_free_at, now) + machines.head_s
-                task_s = (cost.seconds or 0.0) / cost.tasks
-                # The first task of a worker takes the start as well.
-                if begun[name] < machines.workers:
-                    task_s += cost.start_s
-                event = (head_free_at + task_s, sum(begun.values()), name)
-                heapq.heappush(events, event)
-                running[name] += 1
-                begun[name] += 1
-                free[cost.on_gpus] -= 1
-
-        assert events, f"no worker or GPU for {', '.join(begins)}"
-        now, _, name = heapq.heappop(events)
-        running[name] -= 1
-        free[cost_of[name].on_gpus] += 1
-        if begun[name] == cost_of[name].tasks and not running[name]:
+            timeline.start_tasks(name, now)
+        assert timeline.ends, f"no worker or GPU for {', '.join(begins)}"
+        now, name = timeline.end_task()
+        if timeline.is_done(name):
             ended[name] = (begins.pop(name), now)
     return ended
+
+
+class _Timeline:
+    """The tasks that run, and what is free, while time goes on.
+
+    `running` and `begun` count the tasks of each step. `ends` is a heap of (end of a
+    task, its number, its step).
+    """
+
+    def __init__(self, cost_of: Mapping[str, Cost], machines: Machines) -> None:
+        self._cost_of = cost_of
+        self._machines = machines
+        self._running = dict.fromkeys(cost_of, 0)
+        self._begun = dict.fromkeys(cost_of, 0)
+        self._free = {False: machines.workers, True: machines.gpus}  # by `on_gpus`
+        self._head_free_at = 0.0
+        self.ends: list[tuple[float, int, str]] = []
+
+    def start_tasks(self, name: str, now: float) -> None:
+        """Start as many tasks of a step as there is room for."""
+        cost = self._cost_of[name]
+        max_running = cost.at_once or cost.tasks
+        while (
+            self._begun[name] < cost.tasks
+            and self._free[cost.on_gpus]
+            and self._running[name] < max_running
+        ):
+            self._head_free_at = max(self._head_free_at, now) + self._machines.head_s
+            task_s = (cost.seconds or 0.0) / cost.tasks
+            # The first task of a worker takes the start as well.
+            if self._begun[name] < self._machines.workers:
+                task_s += cost.start_s
+            number = sum(self._begun.values())
+            heapq.heappush(self.ends, (self._head_free_at + task_s, number, name))
+            self._running[name] += 1
+            self._begun[name] += 1
+            self._free[cost.on_gpus] -= 1
+
+    def end_task(self) -> tuple[float, str]:
+        """End the task that ends first; return when that is, and its step."""
+        end, _, name = heapq.heappop(self.ends)
+        self._running[name] -= 1
+        self._free[self._cost_of[name].on_gpus] += 1
+        return end, name
+
+    def is_done(self, name: str) -> bool:
+        """Return whether all tasks of a step have ended."""
+        is_begun = self._begun[name] == self._cost_of[name].tasks
+        return is_begun and not self._running[name]

@@ -8,7 +8,7 @@ own files (`trial.py`), and the measured costs are scaled to the size of the cor
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
@@ -23,6 +23,7 @@ from nextlong.engine import runner
 from nextlong.engine.step import Step
 from nextlong.errors import EncoderError, RunError
 from nextlong.methods.base import described
+from nextlong.reading.files import InputFile
 from nextlong.recipe import Recipe
 from nextlong.report import tables
 from nextlong.report.plan import warnings
@@ -147,9 +148,21 @@ def plan(
         refusal = warnings.none_extended(recipe, corpus_sample)
         if refusal is not None:
             raise refusal
-
     measured = measure(recipe, corpus_sample)
-    on_each = costs_on(recipe, files, steps, measured, scenario)
+    return _with_costs(known, files, measured, scenario, todo=todo)
+
+
+def _with_costs(
+    known: Plan,
+    files: Sequence[Sequence[InputFile]],
+    measured: Measured,
+    scenario: Scenario,
+    *,
+    todo: Collection[str],
+) -> Plan:
+    """Return a plan with the costs of the steps that are to do, and its warnings."""
+    recipe = known.recipe
+    on_each = costs_on(recipe, files, known.steps, measured, scenario)
     on = []
     for machines, _, cost_of in on_each:
         unfinished = {name: cost_of[name] for name in cost_of if name in todo}
@@ -157,14 +170,14 @@ def plan(
     amounts = on_each[-1].amounts
     lost = _lost(recipe, amounts, measured)
     notes: list[str] = []
-    if scenario.is_elsewhere or is_other_corpus:
+    if scenario.is_elsewhere or scenario.chunks is not None:
         product_s = measured.product_s
         notes = assumed(recipe, amounts, on[-1], scenario, product_s=product_s)
 
-    messages = warnings.of_run(recipe, amounts, corpus_sample)
+    messages = warnings.of_run(recipe, amounts, measured.sample)
     if not scenario.is_elsewhere:
         machines, unfinished = on[0]
-        needed = total(steps, unfinished, machines)
+        needed = total(known.steps, unfinished, machines)
         messages += warnings.of_this_machine(recipe, needed)
     messages += warnings.of_data(recipe, amounts, measured, dropped=sum(lost))
     messages += whole_files(
@@ -204,7 +217,9 @@ def _check_writable(recipe: Recipe) -> None:
         raise RunError(
             where="run_dir",
             value=recipe.run_path,
-            problem=f"cannot be written: you may not write to {parent}, or it is no folder",
+            problem=(
+                f"cannot be written: {parent} is not a folder that you may write to"
+            ),
             fix="set run_dir to another folder",
         )
 

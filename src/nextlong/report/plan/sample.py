@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -116,7 +116,9 @@ def sample(recipe: Recipe, corpus: Corpus) -> CorpusSample:
     rejects = _rejects(corpus.looks)
     if not looks:
         raise _nothing_found(recipe, corpus, rejects)
-    texts = [text for look in looks for text in look.texts]
+    texts: list[str] = []
+    for look in looks:
+        texts += look.texts
     options = recipe.chunk.model_dump()
     chars = np.array([len(text) for text in texts])
     chunks = np.array([len(chunk_text(text, **options)) for text in texts])
@@ -131,15 +133,13 @@ def sample(recipe: Recipe, corpus: Corpus) -> CorpusSample:
     # Documents that are longer than a sequence are not searched for.
     max_chars = checked_chars(recipe.sequence_tokens, TYPICAL_CHARS_PER_TOKEN)
     is_searched = is_eligible & (chars <= max_chars)
-    distinct_documents = [look.scale * look.distinct_documents for look in looks]
-    size = Amounts(
-        text_bytes=sum(look.text_bytes for look in looks),
-        documents=sum(look.scale * look.documents for look in looks),
-        kept_documents=float(np.dot(kept_share, distinct_documents)),
+    meta_chunks = float((stands_for * chunks)[is_searched].sum())
+    size = replace(
+        _read_amounts(looks, kept_share),
         kept_chars=float(stands_for @ chars),
         chunks=float(stands_for @ chunks),
         eligible=float(stands_for[is_eligible].sum()),
-        meta_chunks=float((stands_for * chunks)[is_searched].sum()),
+        meta_chunks=meta_chunks,
     )
     return CorpusSample(
         size=size,
@@ -149,6 +149,24 @@ def sample(recipe: Recipe, corpus: Corpus) -> CorpusSample:
         chars=chars,
         chunks=chunks,
         rejects=rejects,
+    )
+
+
+def _read_amounts(
+    looks: Sequence[Look], kept_share: NDArray[np.float64] | Sequence[float]
+) -> Amounts:
+    """Return the amounts that are read, and how many documents are kept of them."""
+    text_bytes = 0.0
+    documents = 0.0
+    kept_documents = 0.0
+    for look, share in zip(looks, kept_share, strict=True):
+        text_bytes += look.text_bytes
+        documents += look.scale * look.documents
+        kept_documents += share * look.scale * look.distinct_documents
+    return Amounts(
+        text_bytes=text_bytes,
+        documents=documents,
+        kept_documents=float(kept_documents),
     )
 
 
