@@ -311,7 +311,7 @@ def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
     starts, ends, separators = tiles
     if not is_kept:
         return f"has {len(starts)} chunks but was not selected" if starts else ""
-    position = 0
+    position = 0  # the end of the chunk before
     for start, end, separator in zip(starts, ends, separators, strict=True):
         if start != position or end <= start:
             return f"a chunk is [{start}, {end}) but the one before ends at {position}"

@@ -65,6 +65,7 @@ def check_exports(run: StoredRun) -> list[CheckOutcome]:
     for name, step in _export_steps(run, formats).items():
         outcome = CheckOutcome(f"{name} rows", "rows")
         outcomes[name] = outcome
+        # An unreadable manifest has no config; the step has the name of its format.
         config = step.manifest.get("config", {})
         format_name = config.get("format", name.removesuffix(_VALIDATION))
         file_format = open_format(format_name, outcome)
@@ -219,6 +220,7 @@ def rows_in(step: StepFiles, file_format: Format) -> Iterator[_Row]:
     for suffix in file_format.suffixes:
         names += [path.name for path in step.files(suffix)]
         present |= {path.name for path in step.folder.glob(f"*{suffix}")}
+    # Data loaders read whatever has the suffix of the format.
     strays = sorted(present - set(names))
     if strays:
         problem = "but readers would load it as part of the data set"
@@ -376,6 +378,7 @@ class _Expected:
 
     def _char_ends(self, sequence: ResolvedSequence) -> list[int]:
         """Return the end of each span, in characters of its document."""
+        # A cut chunk ends where its tokens cover no further character.
         ends: list[int] = sequence.char_end.tolist()
         for span in np.flatnonzero(sequence.is_truncated).tolist():
             chunk = int(sequence.chunk[span])
@@ -681,6 +684,7 @@ def _index_problems(split: _SplitRows, numbers: Ids, truth: _Truth) -> Iterator[
     for row in np.flatnonzero(numbers < 0).tolist():
         target = f"sequence {index['place'][row]} of part {index['part'][row]}"
         yield f"index[{row}] refers to {target}, which is not in the data set"
+    # (known,) what should be recorded for the rows that refer to a sequence.
     known = numbers[numbers >= 0]
     for field, form, true in (
         ("length", ",", truth.lengths[known]),
@@ -715,6 +719,7 @@ def _row_problems(split: _SplitRows, pack: int | None, numbers: Ids) -> Iterator
         yield from _packing_problems(split.row_tokens, pack)
     if (numbers < 0).any():
         return
+    # Sequences ascend within a row, and rows by their first sequences.
     begins_row = np.zeros(len(numbers), np.bool_)
     begins_row[split.offsets[:-1]] = True
     is_descending = (np.diff(numbers) <= 0) & ~begins_row[1:]
@@ -756,6 +761,7 @@ def _check_apart(
     in_train = np.isin(every, truth.numbers(splits["train"].index))
     in_validation = np.isin(every, truth.numbers(splits["validation"].index))
     outcome.checked += len(every)
+    # Two sequences may be made of documents with the same content.
     is_shared = in_train & np.isin(truth.keys, truth.keys[in_validation])
     folder = step.folder.name
     for number in np.flatnonzero(is_shared).tolist():

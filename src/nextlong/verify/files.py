@@ -379,6 +379,7 @@ def _checked_record(fs: Any, root: str, outcome: CheckOutcome) -> Json | None:
                 problem="it is a step of a run",
                 fix=f"verify the run: nextlong verify {run_dir}",
             )
+        # The record has the hash of all its other keys.
         hashed = {key: value for key, value in record.items() if key != "xxh3"}
         canonical = json.dumps(hashed, sort_keys=True, separators=(",", ":"))
         true = xxhash.xxh3_128_hexdigest(canonical.encode())
@@ -475,6 +476,7 @@ def _check_rows(
     file_format = open_format(record["format"], outcome)
     if file_format is None:
         return
+    # Read the split with the same code as the folder of the step that wrote it.
     step = _step_of_split(folder, record, split)
     note = "counted only; --run RUN compares each row with the run"
     if len(record["runs"]) > 1:

@@ -80,14 +80,14 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
         return outcome
     rule = _rule_of(run)
     for block in run.blocks(numbers):
-        of_chunk, of_document = _words_of(run, block)
+        words_of_chunk, words_of_document = _words_of(run, block)
         cuts = texts_of_cuts(run, block) if run.is_exact else {}
         for sequence in block:
-            document = of_document[sequence.number]
+            document = words_of_document[sequence.number]
             problems = _copies_in(
                 sequence,
                 document=document,
-                of_chunk=of_chunk,
+                words_of_chunk=words_of_chunk,
                 cuts=cuts,
                 rule=rule,
             )
@@ -100,17 +100,17 @@ def _copies_in(
     sequence: ResolvedSequence,
     *,
     document: list[_Numbers],
-    of_chunk: Mapping[int, _Numbers],
+    words_of_chunk: Mapping[int, _Numbers],
     cuts: Mapping[int, Tokenized],
     rule: dict[str, Any],
 ) -> list[str]:
     """Return for each negative that repeats something the last thing that it repeats.
 
-    `document` has the words of the meta-document and of its short chunks, `of_chunk`
-    those of each negative; see `_words_of`.
+    `document` has the words of the meta-document and of its short chunks,
+    `words_of_chunk` those of each negative; see `_words_of`.
     """
     spans: list[int] = sequence.known(NEGATIVE).tolist()
-    negatives = [of_chunk[int(sequence.chunk[span])] for span in spans]
+    negatives = [words_of_chunk[int(sequence.chunk[span])] for span in spans]
     # A cut negative is compared both as a whole chunk and as cut.
     cut_spans = []
     for span in spans:
@@ -151,15 +151,15 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
     for block in run.blocks():
         wanted = [sequence for sequence in block if sequence.number in passed_over]
         unused = [passed_over[sequence.number] for sequence in wanted]
-        of_chunk, of_document = _words_of(run, wanted, *unused)
+        words_of_chunk, words_of_document = _words_of(run, wanted, *unused)
         for sequence, candidates in zip(wanted, unused, strict=True):
             placed = sequence.chunk[sequence.known(NEGATIVE)]
             # The meta-document and its short chunks, the negatives, the unused chunks.
-            texts = list(of_document[sequence.number])
+            texts = list(words_of_document[sequence.number])
             first_placed = len(texts)
-            texts += [of_chunk[chunk] for chunk in placed.tolist()]
+            texts += [words_of_chunk[chunk] for chunk in placed.tolist()]
             first_unused = len(texts)
-            texts += [of_chunk[chunk] for chunk in candidates.tolist()]
+            texts += [words_of_chunk[chunk] for chunk in candidates.tolist()]
             is_repeating = np.zeros(len(texts), np.bool_)
             for a, b, _ in _repeats(texts, first_placed, **rule):
                 # Whichever repeats the other: one that is unused, one that is not.
@@ -206,15 +206,15 @@ def _words_of(
     wanted = np.concatenate([*negatives, *own_chunks.values(), *further])
     texts = run.texts_of(wanted)
     words = _words_in(list(texts.values()))
-    of_chunk = dict(zip(texts, words, strict=True))
+    words_of_chunk = dict(zip(texts, words, strict=True))
 
-    of_document: dict[int, list[_Numbers]] = {}
+    words_of_document: dict[int, list[_Numbers]] = {}
     for number, chunks in own_chunks.items():
         whole = "".join(texts[chunk] for chunk in chunks.tolist())
-        chunk_words = [of_chunk[chunk] for chunk in chunks.tolist()]
+        chunk_words = [words_of_chunk[chunk] for chunk in chunks.tolist()]
         short = [words for words in chunk_words if len(words) < _MIN_WORDS]
-        of_document[number] = [*_words_in([whole]), *short]
-    return of_chunk, of_document
+        words_of_document[number] = [*_words_in([whole]), *short]
+    return words_of_chunk, words_of_document
 
 
 def check_weights(run: StoredRun) -> list[CheckOutcome]:

@@ -126,6 +126,7 @@ def show(
             tables.cell(_remark(outcome)),
         )
     tables.show(table, console)
+    # Below the table, where an example has a line of its own.
     for outcome in outcomes:
         for example in outcome.examples:
             one_line = " ".join(example.split())

@@ -80,6 +80,7 @@ class Reference:
         restored = []
         for before in _BEFORE:
             encoding = self._tokenizer.encode(before, add_special_tokens=False)
+            # Apart from the space that the tokenizer puts before it.
             if self._joined(encoding.tokens).strip(_SPACES) == before:
                 restored.append((before, encoding.ids))
         return restored
@@ -95,6 +96,7 @@ class Reference:
             encoding = self._tokenizer.encode(before + text, add_special_tokens=False)
             tokens = len(before_ids)
             chars = len(before)
+            # Otherwise, a token has characters of both texts.
             if encoding.ids[:tokens] == before_ids:
                 offsets = [
                     (max(0, start - chars), max(0, stop - chars))

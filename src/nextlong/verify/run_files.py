@@ -231,6 +231,7 @@ class StoredRun:
         sequences = self.setting("compose", "sequences")
         for step in self.all_steps:
             config = step.manifest.get("config", {})
+            # A mix has the numbers of sequences of this run and of the others.
             has_compose = step.manifest["inputs"].get("compose") == composed
             has_count = config.get("sequences") == [sequences]
             if has_compose and has_count and not config.get("others"):
@@ -590,7 +591,8 @@ class StoredRun:
         for shard, _ in self.by_shard(ids):
             table = self.chunks(shard)
             base = shard << SHARD_BITS
-            # The spans with a chunk of this shard, and the rows of these chunks.
+            # The spans with a chunk of this shard, and the rows of these chunks. Ids of
+            # rows that do not exist stay UNKNOWN.
             is_here = (ids >= base) & (ids < base + len(table["start"]))
             spans = np.flatnonzero(is_here)
             rows = ids[spans] & ROW_MASK

@@ -501,7 +501,8 @@ def _score_problems(
     """Yield the documents with another score than their cosine to another document."""
     where = sequence.where
     spans, begins, document_of = _documents(sequence)
-    scores = sequence.score[begins]  # (n,) of each document
+    # All spans of a document have its score; (n,) and (s,).
+    scores = sequence.score[begins]
     span_scores = sequence.score[spans]
     is_equal = np.isclose(
         span_scores,
@@ -542,6 +543,7 @@ def _cosines_to(
     Of several possible ones, the closest to the score.
     """
     if scored_to == _EARLIER:
+        # [i, j]: whether document j comes before document i.
         is_earlier = np.tri(len(vectors_ND), k=-1, dtype=bool)
         cosines_NN = np.where(is_earlier, vectors_ND @ vectors_ND.T, np.inf)
         closest = np.abs(cosines_NN - scores[:, None]).argmin(axis=1)

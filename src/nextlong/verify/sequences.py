@@ -272,8 +272,9 @@ def _group_problems(
     meta_chunks: int,
 ) -> Iterator[str]:
     """Yield groups out of order, and meta-chunks elsewhere than `compose.position`."""
+    # (chunks,) each; separators have the group of the chunk before them.
     chunk_spans = np.flatnonzero(sequence.is_chunk)
-    groups = sequence.group[chunk_spans]  # (chunks,)
+    groups = sequence.group[chunk_spans]
     # Under fit=paper, the sequence may end before the meta-chunk of its last group.
     max_group = meta_chunks - 1 if run.is_exact else meta_chunks
     is_ascending = np.all(np.diff(groups) >= 0)
