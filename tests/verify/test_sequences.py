@@ -126,7 +126,7 @@ def test_documents_out_of_order_incomplete_or_repeated(spans, problem):
 
 def test_a_missing_separator_between_two_chunks():
     assert any(
-        "no separator follows it" in found
+        "no separator" in found
         for found in _separator_problems(run_of(), sequence(A, B, C, D, E))
     )
     at_the_end = sequence(*SOUND)  # where nothing follows, it may be left out
@@ -135,10 +135,7 @@ def test_a_missing_separator_between_two_chunks():
 
 def test_a_chunk_and_a_separator_of_one_token_too_many():
     longer = (4, DOCUMENT, 1, 7)
-    assert any(
-        "is longer than its chunk, which has 6" in found
-        for found in problems(*SOUND[:-1], longer)
-    )
+    assert any("which has 6" in found for found in problems(*SOUND[:-1], longer))
     wide = (-1, SEPARATOR, 0, 2)
     assert any(
         "should have 1 tokens" in found for found in problems(A, B, C, wide, D, E)
@@ -149,12 +146,9 @@ def test_bos_and_eos_stand_at_the_ends_and_nowhere_else():
     run = run_of(target_tokens=23, special={SEPARATOR: [9], BOS: [1], EOS: [2]})
     bos, eos = (-1, BOS, -1, 1), (-1, EOS, -1, 1)
     assert problems(bos, *SOUND, eos, run=run) == []
+    assert any("bos at" in found for found in problems(*SOUND, eos, run=run))
     assert any(
-        "has bos at spans []" in found for found in problems(*SOUND, eos, run=run)
-    )
-    assert any(
-        "has eos at spans [1, 8]" in found
-        for found in problems(bos, eos, *SOUND, eos, run=run)
+        "spans [1, 8]" in found for found in problems(bos, eos, *SOUND, eos, run=run)
     )
 
 
@@ -211,10 +205,7 @@ def test_only_the_last_negative_may_be_cut():
     run, cut_first = extended(
         M0, JOIN, (3, NEGATIVE, 0, 2), JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 6)
     )
-    assert any(
-        "is cut, but is not the last negative" in found
-        for found in _order_problems(run, cut_first)
-    )
+    assert any("last negative" in found for found in _order_problems(run, cut_first))
     run, cut_last = extended(
         M0, JOIN, N3, JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 3)
     )
@@ -227,14 +218,10 @@ def test_separators_fill_what_a_cut_between_characters_leaves_and_no_more():
     assert list(_separator_problems(run, filled)) == []
     run, overfull = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 6)
     assert any(
-        "needs fewer separators" in found
-        for found in _separator_problems(run, overfull)
+        "fewer separators" in found for found in _separator_problems(run, overfull)
     )
     run, whole = extended(M0, JOIN, N3, JOIN, JOIN, cut)
-    assert any(
-        "does not follow a chunk that needs one" in found
-        for found in _separator_problems(run, whole)
-    )
+    assert any("needs one" in found for found in _separator_problems(run, whole))
 
 
 def test_a_part_of_a_separator_does_not_divide_two_chunks():
