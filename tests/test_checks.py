@@ -60,22 +60,22 @@ def test_the_files_are_listed_and_read_once_for_all_checks(
 def test_what_a_run_would_miss_at_its_end_is_told_at_its_beginning(
     recipe_for, tmp_path, monkeypatch
 ):
-    with pytest.raises(
-        ExportError, match="export.push='nosuch://a': Protocol not known"
-    ):
+    with pytest.raises(ExportError) as refused:
         checked(recipe_for(tmp_path / "run", "export.push=nosuch://a"))
+    assert refused.value.where == "export.push='nosuch://a'"
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     recipe = recipe_for(tmp_path / "run", "encoder.model='sentence-transformers:m'")
-    with pytest.raises(EncoderError, match="needs the package sentence-transformers"):
+    with pytest.raises(EncoderError) as refused:
         checked(recipe)
+    assert refused.value.where == "encoder.model"
     checked(recipe, skip=NOT_PLANNED)
 
 
 @pytest.mark.parametrize("url", ["memory://there", "simplecache::memory://there"])
 def test_a_destination_that_is_lost_when_the_process_ends(recipe_for, tmp_path, url):
-    with pytest.raises(ExportError, match="is lost when it ends") as refused:
+    with pytest.raises(ExportError) as refused:
         checked(recipe_for(tmp_path / "run", f"export.push={url}"))
-    assert f"export.push='{url}'" in str(refused.value)
+    assert refused.value.where == f"export.push='{url}'"
 
 
 def test_the_splits_that_a_run_does_not_read_are_told(recipe_for, tmp_path):
@@ -103,11 +103,7 @@ def test_a_target_that_the_whole_corpus_lacks_is_refused_before_the_first_step(
     assert main(["run", str(recipe)]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(
-        "error: compose.target_tokens=2,000,000 is more than the corpus has: "
-        "all documents together have about "
-    )
-    assert err.endswith(" tokens; add documents or lower it\n")
+    assert err.startswith("error: compose.target_tokens=2,000,000 ")
     assert not list((tmp_path / "run").glob("[0-9]*"))
 
 

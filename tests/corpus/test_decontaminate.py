@@ -439,44 +439,31 @@ def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(
 ):
     missing = Decontaminate(files=(str(tmp_path / "eval.jsonl"),))
     changed = {"run_dir": str(tmp_path / "run"), "decontaminate": missing}
-    with pytest.raises(
-        CorpusError,
-        match=r"decontaminate: .*eval\.jsonl does not exist; correct the path or remove it",
-    ):
+    with pytest.raises(CorpusError) as refused:
         pipeline.run(contaminated.model_copy(update=changed))
+    assert refused.value.where == "decontaminate"
+    assert refused.value.value == str(tmp_path / "eval.jsonl")
     assert not [*(tmp_path / "run").glob("[0-9]*")]
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("name", "content"),
     [
-        ("a.parquet", b"", "has an unknown format; use files that end in json, jsonl"),
-        ("a", b"", "has an unknown format"),
-        ("a.json", b'{"x": ', "cannot be read: "),
-        ("a.jsonl", b'{"x": 1}\n{', "cannot be read: "),
-        ("a.txt", b"\xff\xfe", "cannot be read: "),
-        ("a.txt.gz", b"no gzip", "cannot be read: "),
-        (
-            "a.json",
-            b'["short text"]',
-            "has no text of at least 8 words and no question of at least 3",
-        ),
-        ("a.csv", b"", "so there is nothing to search for"),
+        ("a.parquet", b""),
+        ("a", b""),
+        ("a.json", b'{"x": '),
+        ("a.jsonl", b'{"x": 1}\n{'),
+        ("a.txt", b"\xff\xfe"),
+        ("a.txt.gz", b"no gzip"),
+        ("a.json", b'["short text"]'),
+        ("a.csv", b""),
+        ("missing.json", None),
     ],
 )
-def test_a_file_that_cannot_serve_is_refused(tmp_path, name, content, words):
+def test_a_file_that_cannot_serve_is_refused(tmp_path, name, content):
     path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(CorpusError) as error:
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(CorpusError) as refused:
         _evaluation_grams(tmp_path / "grams", files=[str(path)], ngram=13)
-    assert str(path) in str(error.value)
-    assert words in str(error.value)
-
-
-def test_a_missing_file_is_refused(tmp_path):
-    with pytest.raises(
-        CorpusError, match=r"nowhere\.json does not exist; correct the path"
-    ):
-        _evaluation_grams(
-            tmp_path / "grams", files=[str(tmp_path / "nowhere.json")], ngram=13
-        )
+    assert (refused.value.where, refused.value.value) == ("decontaminate", str(path))

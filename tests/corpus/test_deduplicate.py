@@ -416,8 +416,7 @@ def test_the_signature_of_a_text_is_pinned(tmp_path):
 
 def test_without_rensa_the_cure_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "rensa", None)
-    with pytest.raises(
-        RecipeError,
-        match=r"pip install 'nextlong\[dedup\]', or set ingest\.dedup: exact",
-    ):
+    with pytest.raises(RecipeError) as refused:
         signatures_of(tmp_path, ["text"])
+    assert (refused.value.where, refused.value.value) == ("ingest.dedup", "minhash")
+    assert "nextlong[dedup]" in refused.value.fix

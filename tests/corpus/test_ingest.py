@@ -228,13 +228,11 @@ def test_share_of_rejects_up_to_the_limit_passes():
 def test_share_of_rejects_over_the_limit_names_all_that_is_needed_to_mend_it():
     with pytest.raises(CorpusError) as caught:
         check(documents=97, reasons={"empty": 1, "broken JSON": 2})
-    message = str(caught.value)
-    assert message == (
-        "ingest.max_reject_share=0.02 is exceeded: 3 of 100 records (3.00%) were "
-        "rejected: 2 × broken JSON, 1 × empty; first one: a.jsonl:7: empty; all of them: "
-        "run/01-ingest/part-00000.rejects.arrow; correct the files, or set "
-        "ingest.max_reject_share=0.03 in the recipe"
-    )
+    assert caught.value.where == "ingest.max_reject_share"
+    assert caught.value.value == "0.02"
+    for named in ("a.jsonl:7", "run/01-ingest/part-00000.rejects.arrow"):
+        assert named in caught.value.problem
+    assert "ingest.max_reject_share=0.03" in caught.value.fix
 
 
 def test_the_cure_for_rejects_cures():

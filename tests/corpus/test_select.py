@@ -320,7 +320,7 @@ def test_agrees_with_a_model_in_plain_python(
         seen.update(row[0] for row in rows)
     folder = tmp_path_factory.mktemp("model")
     if any(source.weight and i not in own for i, source in enumerate(sources)):
-        with pytest.raises(CorpusError, match="remove the source or its weight"):
+        with pytest.raises(CorpusError):
             select(folder, shards, sources, seed=seed, held_documents=held_documents)
         return
     counts, kept = select(
@@ -369,28 +369,23 @@ def test_a_line_separator_within_an_id_ends_no_line_and_an_empty_line_is_none(tm
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "named"),
     [
-        ('{"source": "a"}\n{', ":2 is not"),
-        ('{"id": "1"}', ":1 is not"),
-        ('{"source": "a", "id": 7}', ":1 is not"),
-        (
-            '{"source": "other"}',
-            r"has no entry for the sources of this recipe \(a\), only for other",
-        ),
+        ('{"source": "a"}\n{', "marks.jsonl:2"),
+        ('{"id": "1"}', "marks.jsonl:1"),
+        ('{"source": "a", "id": 7}', "marks.jsonl:1"),
+        ('{"source": "other"}', "marks.jsonl"),
+        (None, "marks.jsonl"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path, text, message):
-    (tmp_path / "marks.jsonl").write_text(text)
-    with pytest.raises(CorpusError, match=message):
-        exclusions_of(str(tmp_path / "marks.jsonl"), sources("a"))
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(
-        CorpusError, match=r"ingest.exclude=.*none.jsonl' cannot be read"
-    ):
-        exclusions_of(str(tmp_path / "none.jsonl"), sources("a"))
+def test_a_list_that_cannot_be_used_is_refused_and_named(tmp_path, text, named):
+    path = tmp_path / "marks.jsonl"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(CorpusError) as refused:
+        exclusions_of(str(path), sources("a"))
+    assert refused.value.where == "ingest.exclude"
+    assert named in str(refused.value)
 
 
 def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(

@@ -159,14 +159,16 @@ def _explained(file: str) -> Iterator[None]:
     except FileNotFoundError:
         raise CorpusError(
             where="decontaminate",
-            problem=f"{file} does not exist",
+            value=file,
+            problem="does not exist",
             fix="correct the path or remove it",
         ) from None
     except (OSError, EOFError, ValueError, ImportError, csv.Error) as error:
         reason = " ".join(str(error).split())
         raise CorpusError(
             where="decontaminate",
-            problem=f"{file} cannot be read: {reason}",
+            value=file,
+            problem=f"cannot be read: {reason}",
             fix="repair or remove it",
         ) from None
 
@@ -222,8 +224,9 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
             min_question_words = min(ngram, _MIN_QUESTION_WORDS)
             raise CorpusError(
                 where="decontaminate",
+                value=file,
                 problem=(
-                    f"{file} has no text of at least {min_words} words and no question "
+                    f"has no text of at least {min_words} words and no question "
                     f"of at least {min_question_words}, so there is nothing to search for"
                 ),
                 fix="remove it from the list",
@@ -287,7 +290,8 @@ def _texts_of(file: str) -> Iterator[str]:
     if kind not in _SUFFIXES:
         raise CorpusError(
             where="decontaminate",
-            problem=f"{file} has an unknown format",
+            value=file,
+            problem="has an unknown format",
             fix=f"use files that end in {_KNOWN}",
         )
     with (

@@ -386,8 +386,9 @@ def missing_id_column(
     fix = f"did you mean {near[0]!r}?" if near else "use one of these."
     shown = ", ".join(known[:_SHOWN_COLUMNS]) or "none"
     return CorpusError(
-        where=f"{key}={source.id!r}",
-        problem=f"{problem}; columns of its first records: {shown}",
+        where=key,
+        value=repr(source.id),
+        problem=f"names no document: {problem}; columns of its first records: {shown}",
         fix=f"{fix} Without an id column, documents are named file:line",
     )
 

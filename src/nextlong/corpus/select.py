@@ -463,9 +463,10 @@ def exclusions_of(
         ours = ", ".join(sorted(known))
         others = ", ".join(sorted(ids_by_source))
         raise CorpusError(
-            where=f"ingest.exclude={path!r}",
+            where="ingest.exclude",
+            value=repr(path),
             problem=(
-                f"it has no entry for the sources of this recipe ({ours}), only for "
+                f"has no entry for the sources of this recipe ({ours}), only for "
                 f"{others}"
             ),
             fix="correct the names, or set ingest.exclude to null",
