@@ -428,7 +428,7 @@ def test_a_run_dir_that_cannot_be_written(kept):
     file = kept.folder / "corpus.jsonl"
     err = told(kept, f"run_dir={file}/below")
     assert (
-        f"error: {file}/below cannot be created, because a part of this path is a file; set run_dir"
+        f"error: {file}/below: it cannot be created, because a part of this path is a file; set run_dir"
         in err
     )
     assert f"{file} is a file; set run_dir" in told(kept, f"run_dir={file}")

@@ -458,7 +458,7 @@ def test_a_second_head_is_refused_and_leaves_the_first_alone(
     recipe = recipe_for(tmp_path / "run", *CHEAP)
     first = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"))
     message = complaint(capsys, recipe, tmp_path)
-    assert f"run is in use by process {first.pid} on " in message
+    assert f"run: it is in use by process {first.pid} on " in message
     first.send_signal(signal.SIGCONT)
     first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0
@@ -476,7 +476,7 @@ def test_a_killed_worker_costs_its_tasks_and_the_next_run_goes_on(
     process.send_signal(signal.SIGCONT)
     _, message = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
-    told = r"error: a worker process was killed, [^:]*(, while running \w+ task \d+.*)?; run again .* finished steps are kept"
+    told = r"error: a worker process: it was killed, [^:]*(, while running \w+ task \d+.*)?; run again .* finished steps are kept"
     assert re.match(told, message)
     go_on(recipe)
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)

@@ -193,7 +193,7 @@ def test_killed_worker_is_told_with_its_cure(workers, cure):
     with (
         pytest.raises(
             RunError,
-            match=rf"a worker process was killed.*{cure}.*finished steps are kept",
+            match=rf"a worker process: it was killed.*{cure}.*finished steps are kept",
         ),
         LocalExecutor(workers) as executor,
     ):
@@ -232,7 +232,7 @@ def test_a_worker_that_the_system_killed_for_its_memory_is_told_as_such(
         counters.write_text(f"nr_free_pages 17\noom_kill {kills}\n")
         with pytest.raises(
             RunError,
-            match=rf"a worker process was killed, .*{cause}, while running embed task 7",
+            match=rf"a worker process: it was killed, .*{cause}, while running embed task 7",
         ):
             list(executor.ended())
 
@@ -267,7 +267,7 @@ def test_script_without_a_main_guard_is_told_what_to_write(tmp_path, recipe_for)
     )
     assert ended.returncode == 1
     assert re.search(
-        r"RunError: a worker process ended while it started; in a script, .*__main__",
+        r"RunError: a worker process: it ended while it started; in a script, .*__main__",
         ended.stderr,
     )
 

@@ -110,14 +110,14 @@ def test_a_users_error_arrives_as_it_was_raised_and_a_lost_worker_is_named(execu
         list(executor.ended())
     executor.submit(4, os._exit, 1, resources=Resources(), label="embed task 7")
     assert list(executor.ended()) == []  # it is started again
-    with pytest.raises(RunError, match="embed task 7 was lost at every attempt"):
+    with pytest.raises(RunError, match="embed task 7: it was lost at every attempt"):
         list(executor.ended())
 
 
 def test_no_cluster_at_the_address(recipe_for, tmp_path, ray_python_path):
     pytest.importorskip("ray")
     with pytest.raises(
-        RunError, match=r"no Ray cluster answers at ray\.address=127\.0\.0\.1:1"
+        RunError, match=r"ray\.address=127\.0\.0\.1:1 is the address of no Ray cluster"
     ):
         pipeline.run(
             recipe_for(tmp_path / "run", "executor=ray", "ray.address=127.0.0.1:1")

@@ -147,7 +147,9 @@ def test_a_task_that_ends_its_process_at_every_try_is_named(cluster):
     cluster.wait_for_nodes()
     with executor_on(cluster) as executor:
         executor.submit(0, end_process, resources=ON_GPU, label="embed task 7")
-        with pytest.raises(RunError, match="embed task 7 was lost at every attempt"):
+        with pytest.raises(
+            RunError, match="embed task 7: it was lost at every attempt"
+        ):
             finish(executor)
 
 
@@ -168,7 +170,7 @@ def test_processes_that_never_start_end_the_run_with_the_reason(cluster, monkeyp
     with executor_on(cluster) as executor:
         executor.submit(0, on_gpu, None, resources=ON_GPU, label="embed")
         with pytest.raises(
-            RunError, match="a process for tasks on a GPU was lost at every attempt"
+            RunError, match="a process for tasks on a GPU: it was lost at every attempt"
         ):
             finish(executor)
 

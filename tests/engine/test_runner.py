@@ -307,10 +307,11 @@ def test_finished_step_whose_file_was_altered_is_refused(log, run_dir):
     done = run([numbers_step(log)], run_dir)["numbers"]
     (done.folder / "part-00001.txt").write_text("22")
     with pytest.raises(
-        RunError, match=r"part-00001\.txt was altered or truncated .* delete the folder"
+        RunError,
+        match=r"part-00001\.txt: it was altered or truncated .* delete the folder",
     ):
         run([numbers_step(log)], run_dir)
-    with pytest.raises(RunError, match=r"part-00001\.txt was altered or truncated"):
+    with pytest.raises(RunError, match=r"part-00001\.txt: it was altered or truncated"):
         runner.open_done("numbers", done.folder)
 
 
@@ -331,7 +332,7 @@ def test_deleting_the_folder_as_the_error_says_mends_the_run(log, run_dir):
 def test_error_of_the_operating_system_in_a_task_becomes_one_that_names_the_step(
     run_dir,
 ):
-    with pytest.raises(RunError, match=r"the disk is full.*01-numbers-.*free space"):
+    with pytest.raises(RunError, match=r"01-numbers-.*the disk is full.*free space"):
         run(
             [failing_step(OSError("1000 requested and 10 written"), failing=0)], run_dir
         )
@@ -343,7 +344,7 @@ def test_error_of_the_operating_system_in_a_task_becomes_one_that_names_the_step
 def test_a_task_that_gets_no_memory_is_named_with_the_cure(log, run_dir, error):
     with pytest.raises(
         RunError,
-        match=r"numbers task 1 \(the files 01-numbers-\w+/part-00001\.\*\) ran out of memory: .*workers=1",
+        match=r"numbers task 1 \(the files 01-numbers-\w+/part-00001\.\*\): it ran out of memory: .*workers=1",
     ):
         run([failing_step(error, log=log)], run_dir)
     assert ran(log) == ["numbers 0"]
@@ -430,7 +431,8 @@ def test_damaged_manifest_names_itself_and_deleting_it_mends_the_run(log, run_di
     manifest = run([numbers_step(log)], run_dir)["numbers"].folder / store.MANIFEST
     manifest.write_bytes(manifest.read_bytes()[:100])
     with pytest.raises(
-        RunError, match=r"manifest\.json is damaged .* delete this file and run again"
+        RunError,
+        match=r"manifest\.json: it is damaged .* delete this file and run again",
     ):
         run([numbers_step(log)], run_dir)
     manifest.unlink()

@@ -73,7 +73,7 @@ def test_a_share_waits_for_nothing_but_names_what_is_missing(recipe_for, tmp_pat
     recipe = recipe_for(tmp_path / "run", "workers=1")
     with pipeline.session(recipe, mode="together") as session:
         with pytest.raises(
-            RunError, match=r"embed needs the step ingest, .*--before embed"
+            RunError, match=r"embed: it needs the step ingest, .*--before embed"
         ):
             session.run_share("embed", job=(1, 2))
         with pytest.raises(

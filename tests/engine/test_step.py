@@ -58,7 +58,7 @@ def test_a_step_of_one_task_has_one_result(tmp_path):
 def test_what_is_not_as_it_must_be_is_told_with_its_place(tmp_path, counts, lacks):
     with pytest.raises(
         RunError,
-        match=rf"has no count of {lacks}: its step sum was made by an earlier version \(.* 0\.0\.1\)",
+        match=rf"has no count of {lacks}, because its step sum was made by an earlier version \(.* 0\.0\.1\)",
     ):
         done(tmp_path, {"total": 1}, counts).results(Sum)
 

@@ -102,13 +102,14 @@ def test_damaged_json_names_the_file_and_the_cure(tmp_path, raw):
     path = tmp_path / "manifest.json"
     path.write_bytes(raw)
     with pytest.raises(
-        RunError, match=r"manifest\.json is damaged .*; delete this file and run again"
+        RunError,
+        match=r"manifest\.json: it is damaged .*; delete this file and run again",
     ):
         store.read_json(path)
 
 
 def test_missing_json_names_the_file_and_the_cure(tmp_path):
-    with pytest.raises(RunError, match=r"manifest\.json is missing; run again"):
+    with pytest.raises(RunError, match=r"manifest\.json: it is missing; run again"):
         store.read_json(tmp_path / "manifest.json")
 
 
@@ -269,7 +270,7 @@ def test_finished_step_with_a_harmed_file_is_refused_by_name_with_the_cure(
     harm(step_folder / "part-00001.b")
     with pytest.raises(
         RunError,
-        match=rf"part-00001\.b {state} .* delete the folder .*01-step-abc and run again",
+        match=rf"part-00001\.b: it {state} .* delete the folder .*01-step-abc and run again",
     ):
         check(step_folder)
 
@@ -281,7 +282,7 @@ def test_copy_with_other_times_but_the_same_bytes_is_intact(step_folder, tmp_pat
         os.utime(path, ns=(1, 1))
     check(copy)
     alter(copy / "part-00000.a", b"one X")
-    with pytest.raises(RunError, match=r"part-00000\.a was altered"):
+    with pytest.raises(RunError, match=r"part-00000\.a: it was altered"):
         check(copy)
 
 
@@ -291,14 +292,14 @@ def test_files_are_read_as_far_as_they_are_not_trusted(step_folder):
     path.write_text("one X")
     os.utime(path, ns=(1, mtime_ns))
     check(step_folder, trust="time")
-    with pytest.raises(RunError, match=r"part-00000\.a was altered"):
+    with pytest.raises(RunError, match=r"part-00000\.a: it was altered"):
         check(step_folder, trust="hash")
     os.utime(path, ns=(1, 1))
     check(step_folder, trust="size")
-    with pytest.raises(RunError, match=r"part-00000\.a was altered"):
+    with pytest.raises(RunError, match=r"part-00000\.a: it was altered"):
         check(step_folder, trust="time")
     os.truncate(path, 3)
-    with pytest.raises(RunError, match=r"part-00000\.a was altered"):
+    with pytest.raises(RunError, match=r"part-00000\.a: it was altered"):
         check(step_folder, trust="size")
 
 
@@ -333,7 +334,7 @@ def test_second_process_is_refused_with_the_first_ones_pid_until_that_dies(tmp_p
         with (
             pytest.raises(
                 RunError,
-                match=rf"run is in use by process {holder.pid} on .+; wait for it, or stop it",
+                match=rf"run: it is in use by process {holder.pid} on .+; wait for it, or stop it",
             ),
             store.locked(run_dir),
         ):
@@ -372,7 +373,7 @@ def fill_with_numpy(sink):
 def test_full_disk_is_told_with_the_place(tmp_path, fill):
     with (
         pytest.raises(
-            RunError, match=rf"the disk is full.*{tmp_path}.*free space.*run again"
+            RunError, match=rf"{tmp_path}: .*the disk is full.*free space.*run again"
         ),
         store.explained(tmp_path),
         open("/dev/full", "wb", buffering=0) as sink,
@@ -385,13 +386,13 @@ def test_run_dir_below_a_file_is_told(tmp_path):
     with (
         pytest.raises(
             RunError,
-            match=r"file/run cannot be created, because a part of this path is a file; set run_dir",
+            match=r"file/run: it cannot be created, because a part of this path is a file; set run_dir",
         ),
         store.locked(tmp_path / "file" / "run"),
     ):
         pass
     with (
-        pytest.raises(RunError, match=r"file is a file; set run_dir to a folder"),
+        pytest.raises(RunError, match=r"file: it is a file; set run_dir to a folder"),
         store.locked(tmp_path / "file"),
     ):
         pass

@@ -423,7 +423,7 @@ def test_a_flipped_bit_that_changes_neither_size_nor_time_is_not_delivered(
             formats=["jsonl"],
             overrides=[f"export.push={tmp_path / 'there'}", "workers=1"],
         )
-    assert f"{path} was altered" in str(caught.value)
+    assert f"{path}: it was altered" in str(caught.value)
     assert f"also delete the exports made from it: {parquet}" in str(caught.value)
     assert not (tmp_path / "there").exists()
 

@@ -229,7 +229,7 @@ def test_a_folder_without_a_finished_run(folder):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "run.json is damaged"),
+        ("{", "run.json: it is damaged"),
         ("[]", "is not the record of a run"),
         ('{"recipe": {}}', "is not the record of a run"),
     ],
@@ -244,7 +244,7 @@ def test_a_run_that_lacks_a_step(own_run):
     (folder,) = own_run.glob("*-tokens-*")
     shutil.rmtree(folder)
     with pytest.raises(
-        RunError, match=r"tokens-\w+/manifest.json is missing; run again"
+        RunError, match=r"tokens-\w+/manifest.json: it is missing; run again"
     ):
         nextlong.open(own_run)
 
@@ -266,7 +266,7 @@ def test_opening_to_read_goes_by_sizes_and_what_builds_on_a_run_by_bytes(own_run
     (path,) = own_run.glob("*-tokens-*/part-00000.00000.ids.npy")
     flip_last_byte(path)
     assert len(nextlong.open(own_run)) == COUNT
-    with pytest.raises(RunError, match=rf"{path} was altered or truncated"):
+    with pytest.raises(RunError, match=rf"{path}: it was altered or truncated"):
         runs_export.export([own_run], formats=["jsonl"])
 
 
@@ -298,7 +298,7 @@ def test_a_run_of_an_earlier_version_is_told_as_such(own_run, capsys, step, suff
     for command in (["peek", own_run, "0"], ["export", own_run, "--to", "arrow"]):
         assert main([str(word) for word in command]) == 2
         assert capsys.readouterr().err == (
-            f"error: {folder} has no {suffix}: its step {step} was made by an earlier version (nextlong "
+            f"error: {folder}: it has no {suffix}, because its step {step} was made by an earlier version (nextlong "
             f"{nextlong.__version__}); run the recipe again; unchanged steps are reused\n"
         )
 
@@ -311,6 +311,6 @@ def test_a_count_that_earlier_versions_did_not_make_is_told_as_such(own_run):
     done = nextlong.open(own_run).steps["compose"]
     with pytest.raises(
         RunError,
-        match=r"compose-\w+ has no count of surprises: its step compose was made by an earlier",
+        match=r"compose-\w+: it has no count of surprises, because its step compose was made by an earlier",
     ):
         done.results(Surprises)

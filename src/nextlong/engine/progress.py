@@ -29,10 +29,14 @@ _LINE_EVERY_S = 30.0
 
 
 class Clock:
-    """Measures the seconds since the first task of a step started; tasks may have waited for a worker before that."""
+    """Measures the seconds since the first task of a step started.
+
+    Tasks may have waited for a worker before that. `tasks` have finished since then.
+    """
 
     def __init__(self) -> None:
-        self._start_s, self.tasks = time.monotonic(), 0  # tasks finished since then
+        self._start_s = time.monotonic()
+        self.tasks = 0
 
     def advance(self, seconds: float) -> None:
         """Record a finished task that took this many seconds."""
@@ -41,6 +45,7 @@ class Clock:
         self.tasks += 1
 
     def spent(self) -> float:
+        """Return the seconds since the first task started."""
         return time.monotonic() - self._start_s
 
 
@@ -50,6 +55,7 @@ class Reporter:
     mark = ""  # precedes finished steps
 
     def kept(self, labels: Sequence[str]) -> None:
+        """Show which steps are reused."""
         self.tell(f"{self.mark}reused: {', '.join(labels)}")
 
     def tell(self, text: str) -> None:
@@ -57,42 +63,35 @@ class Reporter:
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:  # noqa: ARG002
-        """Yield a function to call once per finished task with the seconds that the task took."""
+        """Yield a function to call with the seconds of each finished task."""
         yield Clock().advance
 
 
 class Lines(Reporter):
-    """Print plain lines for a log: one when a step ends, and one every 30 seconds while it runs."""
+    """Print plain lines for a log.
+
+    One when a step ends, and one every 30 seconds while it runs.
+    """
 
     def __init__(
         self, console: Console, titles: Mapping[str, str] | None = None
     ) -> None:
-        self._console, self._titles = console, titles or {}
+        self._console = console
+        self._titles = titles or {}
 
     def tell(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
-        clock, ended = Clock(), threading.Event()
+        clock = Clock()
+        ended = threading.Event()
         if done:
-            self._console.print(
-                f"{label}: {done} of {total} tasks were finished before",
-                highlight=False,
-            )
+            self._print(f"{label}: {done} of {total} tasks were finished before")
 
         def print_progress() -> None:
             while not ended.wait(_LINE_EVERY_S):
-                spent, new = clock.spent(), clock.tasks
-                left = (
-                    f", about {spent / new * (total - done - new):,.0f} s left"
-                    if new
-                    else ""
-                )
-                self._console.print(
-                    f"{label}: {done + new} of {total} tasks in {spent:,.0f} s{left}",
-                    highlight=False,
-                )
+                self._print(_progress_line(label, clock, done=done, total=total))
 
         printing = threading.Thread(target=print_progress, daemon=True)
         printing.start()
@@ -101,8 +100,23 @@ class Lines(Reporter):
         finally:
             ended.set()
             printing.join()
-        name = f"{label} ({title})" if (title := self._titles.get(label)) else label
-        self._console.print(f"{name}: done in {clock.spent():.1f} s", highlight=False)
+        title = self._titles.get(label)
+        name = f"{label} ({title})" if title else label
+        self._print(f"{name}: done in {clock.spent():.1f} s")
+
+    def _print(self, text: str) -> None:
+        self._console.print(text, highlight=False)
+
+
+def _progress_line(label: str, clock: Clock, *, done: int, total: int) -> str:
+    """Return a line on a step, of which `done` tasks were finished before."""
+    seconds = clock.spent()
+    new = clock.tasks
+    line = f"{label}: {done + new} of {total} tasks in {seconds:,.0f} s"
+    if new:
+        seconds_left = seconds / new * (total - done - new)
+        line += f", about {seconds_left:,.0f} s left"
+    return line
 
 
 class _Bars(Lines):
@@ -114,29 +128,32 @@ class _Bars(Lines):
         self, console: Console, titles: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(console, titles)
-        label = TextColumn("  {task.description:<17}")
-        columns = (
-            label,
+        self._live = Progress(
+            TextColumn("  {task.description:<17}"),
             BarColumn(bar_width=32),
             _Count(),
             TimeElapsedColumn(),
             _Left(),
+            console=console,
+            transient=True,
         )
-        self._live = Progress(*columns, console=console, transient=True)
 
     def tell(self, text: str) -> None:
-        super().tell("\n".join(wrapped(text, self._console.width, indent=HANGING)))
+        lines = wrapped(text, self._console.width, indent=HANGING)
+        super().tell("\n".join(lines))
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
-        """Show a bar with rate and time left, an indeterminate one for a single task, and print one line at the end."""
+        """Show a bar with rate and time left, and print one line at the end.
+
+        For a single task the bar is indeterminate.
+        """
         if not self._live.tasks:
             self._live.start()
         clock = Clock()
         # A bar without a total is shown as indeterminate.
-        task = self._live.add_task(
-            label, total=total if total > 1 else None, completed=done
-        )
+        shown_total = total if total > 1 else None
+        task = self._live.add_task(label, total=shown_total, completed=done)
 
         def advance(seconds: float) -> None:
             clock.advance(seconds)
@@ -146,30 +163,32 @@ class _Bars(Lines):
             yield advance
         finally:
             self._live.remove_task(task)
-            self._live.refresh()  # otherwise the line below would appear above the old bar
+            # Otherwise the line below would appear above the old bar.
+            self._live.refresh()
             if not self._live.tasks:
                 self._live.stop()
         title = self._titles.get(label, "")
-        self._console.print(
-            f"[green]✓[/] {label:<17} {clock.spent():6.1f} s  [dim]{title}[/]",
-            highlight=False,
-        )
+        seconds = f"{clock.spent():6.1f} s"
+        self._print(f"[green]✓[/] {label:<17} {seconds}  [dim]{title}[/]")
 
 
 class _Count(ProgressColumn):
     def render(self, task: Task) -> Text:
+        if task.total is None:
+            return Text("")
         rate = f" {task.speed:.1f}/s" if task.speed else ""
-        return (
-            Text("")
-            if task.total is None
-            else Text(f"{task.completed:.0f}/{task.total:.0f}").append(rate, "dim")
-        )
+        return Text(f"{task.completed:.0f}/{task.total:.0f}").append(rate, "dim")
 
 
 class _Left(TimeRemainingColumn):
     def render(self, task: Task) -> Text:
-        return Text("") if task.total is None else Text("left ") + super().render(task)
+        if task.total is None:
+            return Text("")
+        return Text("left ") + super().render(task)
 
 
 def reporter_for(console: Console, titles: Mapping[str, str] | None = None) -> Reporter:
-    return _Bars(console, titles) if console.is_terminal else Lines(console, titles)
+    """Return bars for a terminal, and lines for anything else."""
+    if console.is_terminal:
+        return _Bars(console, titles)
+    return Lines(console, titles)

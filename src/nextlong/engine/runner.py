@@ -45,13 +45,15 @@ def run_steps(
     known: Artifacts | None = None,
     only: Container[str] | None = None,
 ) -> dict[str, Artifact]:
-    """Run every step that is not finished; return all by name in the given order, after the `known` ones.
+    """Run every step that is not finished.
 
-    `only` names the steps to run, if not all of them; steps keep their places on the route, which number their folders. The
-    caller holds the lock of the run directory. Raises RunError for altered files, a full disk or an unwritable folder, and any
-    NextlongError of a task.
+    Return all by name in the given order, after the `known` ones. `only` names the steps
+    to run, if not all of them; steps keep their places on the route, which number their
+    folders. The caller holds the lock of the run directory. Raises RunError for altered
+    files, a full disk or an unwritable folder, and any NextlongError of a task.
     """
-    reporter, finished = reporter or Reporter(), dict(known or {})
+    reporter = reporter or Reporter()
+    finished = dict(known or {})
     numbered = enumerate(steps, start=len(finished) + 1)
     waiting = {
         place: step for place, step in numbered if only is None or step.name in only
@@ -73,33 +75,33 @@ def run_steps(
                 if not unfinished.isdisjoint(before.name for before in step.inputs):
                     continue
                 del waiting[place]
-                if (done := find_done(step, run_dir)) is not None:
+                done = find_done(step, run_dir)
+                if done is not None:
                     store.check_files(done.folder, done.manifest)
                     store.remove_leftovers(done.folder)
                     reused.append(step.name)
                     accept(step, done)
                     continue
                 work = step.work(finished)
-                if reused:  # in one line, before the lines of this step
+                # In one line, before the lines of this step.
+                if reused:
                     reporter.kept(reused)
                     reused = []
-                running[place] = _Running(
-                    step, step.folder(run_dir, place=place), work, executor, reporter
-                )
+                folder = step.folder(run_dir, place=place)
+                running[place] = _Running(step, folder, work, executor, reporter)
                 endings.push(running[place].ending)
             ended = [place for place, begun in running.items() if not begun.to_do]
             for place in ended:
                 begun = running.pop(place)
                 accept(begun.step, begun.finish())
-            if (
-                ended and not running
-            ):  # between steps only: workers keep what they loaded for a running step
+            # Between steps only: workers keep what they loaded for a running step.
+            if ended and not running:
                 executor.release_memory()
+            # Start the steps that have become ready.
             if ended or not running:
-                continue  # start the steps that have become ready
-            for place, begun in sorted(
-                running.items()
-            ):  # tasks of earlier steps come first
+                continue
+            # Tasks of earlier steps come first.
+            for place, begun in sorted(running.items()):
                 begun.hand_over(place, executor)
             for place, part in executor.ended():
                 running[place].add(part)
@@ -109,28 +111,38 @@ def run_steps(
 
 
 def find_done(step: Step, run_dir: Path) -> Artifact | None:
+    """Return a step as it was finished; None if it was not."""
     folder = step.folder(run_dir)
-    if not (folder / store.MANIFEST).exists():
+    path = folder / store.MANIFEST
+    if not path.exists():
         return None
-    return Artifact(step.name, folder, store.read_json(folder / store.MANIFEST))
+    return Artifact(step.name, folder, store.read_json(path))
 
 
 def begun_tasks(step: Step, run_dir: Path) -> int:
-    """Return how many tasks of an unfinished step have a marker; a run confirms their files before it reuses them."""
-    return sum(1 for _ in step.folder(run_dir).glob(".part-*.json"))
+    """Return how many tasks of an unfinished step have a marker.
+
+    A run confirms their files before it reuses them.
+    """
+    markers = step.folder(run_dir).glob(".part-*.json")
+    return len(list(markers))
 
 
 def open_done(name: str, folder: Path, *, trust: store.Trust = "time") -> Artifact:
-    """Open a finished step by its folder and check its files as `store.check_files` does. Raises RunError."""
+    """Open a finished step by its folder, and check its files.
+
+    As `store.check_files` does. Raises RunError.
+    """
     manifest = store.read_json(folder / store.MANIFEST)
     store.check_files(folder, manifest, trust=trust)
     return Artifact(name, folder, manifest)
 
 
 class _Running:
-    """A running step. Joins are numbered after its tasks; `_parts` holds the results of finished tasks by number.
+    """A running step.
 
-    With `among`, the tasks of one array job, files that other jobs may be writing are left alone.
+    Joins are numbered after its tasks; `_parts` holds the results of finished tasks by
+    number. With `among`, the tasks of one array job, files that other jobs may be writing are left alone.
     """
 
     def __init__(
@@ -259,36 +271,41 @@ class _Running:
         for number, join in self._joins.items():
             if not join.replaces:
                 parts[number]["closes"] = True
+        total_bytes = 0
+        for part in parts.values():
+            total_bytes += sum(record["bytes"] for record in part["files"].values())
         manifest: Json = {
-            name: getattr(step, name) for name in ("version", "fingerprint", "config")
-        }
-        manifest = {
             "step": step.name,
-            **manifest,
+            "version": step.version,
+            "fingerprint": step.fingerprint,
+            "config": step.config,
             "inputs": {done.name: done.fingerprint for done in step.inputs},
+            "parts": [parts[number] for number in sorted(parts)],
+            "bytes": total_bytes,
+            "seconds": round(self._clock.spent(), 3),
+            "versions": _versions(),
         }
-        manifest["parts"] = [parts[number] for number in sorted(parts)]
-        manifest["bytes"] = sum(
-            record["bytes"]
-            for part in parts.values()
-            for record in part["files"].values()
-        )
-        manifest |= {"seconds": round(self._clock.spent(), 3), "versions": _versions()}
         store.write_json(self._folder / store.MANIFEST, manifest)
         store.remove_leftovers(self._folder)
         return Artifact(step.name, self._folder, manifest)
 
 
 def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
-    """Run one task in a private folder and move its files into the folder of the step; called in a worker."""
+    """Run one task in a private folder, and move its files into the folder of the step.
+
+    Called in a worker.
+    """
     start_s = time.monotonic()
     work = folder / f".work-{index:05d}-{uuid.uuid4().hex[:8]}"
     if not folder.is_dir():
-        problem = (
-            "it was deleted during the run, or not every node has the run directory"
+        raise RunError(
+            where=folder,
+            problem=(
+                "it does not exist on this machine: it was deleted during the run, or "
+                "not every node has the run directory"
+            ),
+            fix="mount it under the same path on every node, then run again",
         )
-        cure = "mount it under the same path on every node, then run again"
-        raise RunError(f"{folder} does not exist on this machine: {problem}; {cure}")
     with store.explained(folder):
         try:
             work.mkdir()
@@ -305,10 +322,14 @@ def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
         except MemoryError as error:
             step = folder.name.split("-", 1)[1].rpartition("-")[0]
             reason = " ".join(str(error).split()) or "allocation failed"
-            cure = "run again with fewer workers (--set workers=1) or on a larger machine: finished steps are kept"
             files = f"{folder.name}/part-{index:05d}.*"
             raise RunError(
-                f"{step} task {index} (the files {files}) ran out of memory: {reason}; {cure}"
+                where=f"{step} task {index} (the files {files})",
+                problem=f"it ran out of memory: {reason}",
+                fix=(
+                    "run again with fewer workers (--set workers=1) or on a larger "
+                    "machine: finished steps are kept"
+                ),
             ) from None
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -332,37 +353,41 @@ def run_array_job(
     executor: Executor,
     reporter: Reporter,
 ) -> tuple[int, int]:
-    """Run the tasks k, k + n, k + 2n … of the step `name` for array job (k, n), counted from 1; return (tasks run, all tasks).
+    """Run the tasks k, k + n, k + 2n … of the step `name` for array job (k, n).
 
-    The jobs of an array share the run directory and leave the files and markers of their tasks. An ordinary run confirms them,
-    runs missing tasks, and writes the manifest. Raises RunError if there is no such step, or one of its inputs is not finished.
+    Counted from 1; return (tasks run, all tasks). The jobs of an array share the run
+    directory and leave the files and markers of their tasks. An ordinary run confirms
+    them, runs missing tasks, and writes the manifest. Raises RunError if there is no such
+    step, or one of its inputs is not finished.
     """
     place, step = _step_of(steps, name)
-    finished = {
-        before.name: done
-        for before in step.inputs
-        if (done := find_done(before, run_dir)) is not None
-    }
-    if lacking := [
-        before.name for before in step.inputs if before.name not in finished
-    ]:
-        cure = (
-            f"run `nextlong run RECIPE --before {name}` first, with the same settings"
-        )
-        raise RunError(
-            f"{name} needs the step {lacking[0]}, which is not finished in {run_dir}; {cure}"
-        )
+    finished = {}
+    for before in step.inputs:
+        done = find_done(before, run_dir)
+        if done is None:
+            raise RunError(
+                where=name,
+                problem=(
+                    f"it needs the step {before.name}, which is not finished in {run_dir}"
+                ),
+                fix=(
+                    f"run `nextlong run RECIPE --before {name}` first, with the same "
+                    "settings"
+                ),
+            )
+        finished[before.name] = done
     if find_done(step, run_dir) is not None:
         return 0, 0
+    number, jobs = job
     with store.explained(run_dir):
-        work, folder = step.work(finished), step.folder(run_dir, place=place)
+        work = step.work(finished)
         running = _Running(
             step,
-            folder,
+            step.folder(run_dir, place=place),
             work,
             executor,
             reporter,
-            among=range(job[0] - 1, len(work.tasks), job[1]),
+            among=range(number - 1, len(work.tasks), jobs),
         )
         missing = running.to_do
         with running.ending:
@@ -374,19 +399,27 @@ def run_array_job(
 
 
 def steps_before(steps: Sequence[Step], name: str) -> set[str]:
-    """Return the names of the steps that the step `name` depends on. Raises RunError if there is no such step."""
+    """Return the names of the steps that the step `name` depends on.
+
+    Raises RunError if there is no such step.
+    """
     place, last = _step_of(steps, name)
     needed = {before.name for before in last.inputs}
-    for step in reversed(steps[: place - 1]):  # the inputs of a step come before it
+    # The inputs of a step come before it.
+    for step in reversed(steps[: place - 1]):
         if step.name in needed:
             needed.update(before.name for before in step.inputs)
     return needed
 
 
 def _step_of(steps: Sequence[Step], name: str) -> tuple[int, Step]:
-    names = [step.name for step in steps]
-    if name not in names:
-        raise RunError(
-            f"--only-step: this recipe has no step {name!r}; choose one of {', '.join(names)}"
-        )
-    return names.index(name) + 1, steps[names.index(name)]
+    """Return a step by its name, and its place on the route."""
+    for place, step in enumerate(steps, start=1):
+        if step.name == name:
+            return place, step
+    names = ", ".join(step.name for step in steps)
+    raise RunError(
+        where="--only-step",
+        problem=f"this recipe has no step {name!r}",
+        fix=f"choose one of {names}",
+    )

@@ -1,8 +1,10 @@
 """Step: a pure function from finished steps to files, described before it runs.
 
-A step has a name, a version, a config and inputs; their hash is its fingerprint, and its folder is `NN-name-<fingerprint>`.
-Changing a setting changes the fingerprint of this step and of all later ones, and of no other. Tasks are created once the
-inputs are finished, because only then the number of shards is known. Each task writes the same bytes anywhere and at any time.
+A step has a name, a version, a config and inputs; their hash is its fingerprint, and its
+folder is `NN-name-<fingerprint>`. Changing a setting changes the fingerprint of this step
+and of all later ones, and of no other. Tasks are created once the inputs are finished,
+because only then the number of shards is known. Each task writes the same bytes anywhere
+and at any time.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ Task = Callable[[Path], TaskResult]  # its argument is the stem of its output fi
 class Join:
     """An additional task of a step that starts when the tasks `members` are finished.
 
-    `make` receives the results of the members in order. With `replaces`, the files of the join replace those of its members,
-    which are deleted once its own are on disk; it returns the step's `result`, and only that is recorded in the manifest.
+    `make` receives the results of the members in order. With `replaces`, the files of the
+    join replace those of its members, which are deleted once its own are on disk; it
+    returns the step's `result`, and only that is recorded in the manifest.
     """
 
     members: Sequence[int]
@@ -45,10 +48,11 @@ class Join:
 
 @dataclass(frozen=True)
 class Work:
-    """The tasks of a step whose inputs are finished. Each runs on `threads` threads; joins, which only copy bytes, on one.
+    """The tasks of a step whose inputs are finished.
 
-    `gpu` overrides the step's declaration if only the inputs show whether tasks cannot use a GPU ("unused") or need one
-    ("needed", so that a growing cluster is waited for).
+    Each runs on `threads` threads; joins, which only copy bytes, on one. `gpu` overrides
+    the step's declaration if only the inputs show whether tasks cannot use a GPU
+    ("unused") or need one ("needed", so that a growing cluster is waited for).
     """
 
     tasks: Sequence[Task]
@@ -81,10 +85,12 @@ def each_shard(
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a route. `tasks` receives the finished inputs; `check` may raise a NextlongError for the finished step.
+    """One step of a route.
 
-    Every task returns a `result`, which the manifest stores and readers get back. `Step.of` makes a step from the manifest of a
-    finished one.
+    `tasks` receives the finished inputs; `check` may raise a NextlongError for the
+    finished step. Every task returns a `result`, which the manifest stores and readers
+    get back. `resources` are those of each task. `sizes` are the relative sizes of the
+    tasks, if they differ: large tasks start first, so that none runs alone at the end.
     """
 
     name: str
@@ -94,32 +100,37 @@ class Step:
     tasks: _TaskMaker = field(compare=False)
     result: type[TaskResult] = field(default=TaskResult, compare=False)
     check: Callable[[Artifact], None] | None = field(default=None, compare=False)
-    resources: Resources = field(default=Resources(), compare=False)  # of each task
-    # Relative sizes of the tasks, if they differ: large tasks start first, so that none runs alone at the end.
+    resources: Resources = field(default=Resources(), compare=False)
     sizes: Sequence[float] | None = field(default=None, compare=False)
     known_fingerprint: str | None = None
 
     @classmethod
     def of(cls, done: Artifact) -> Step:
         """Return a finished step as an input of others; it cannot run again."""
-        version, config, fingerprint = (
-            done.manifest[key] for key in ("version", "config", "fingerprint")
-        )
         return cls(
-            done.name, version, config, (), lambda _: (), known_fingerprint=fingerprint
+            name=done.name,
+            version=done.manifest["version"],
+            config=done.manifest["config"],
+            inputs=(),
+            tasks=lambda _: (),
+            known_fingerprint=done.manifest["fingerprint"],
         )
 
     def work(self, done: Artifacts) -> Work:
+        """Return the tasks, given the finished inputs."""
         made = self.tasks({before.name: done[before.name] for before in self.inputs})
         return made if isinstance(made, Work) else Work(made)
 
     def needs(self, work: Work, executor: Executor) -> Resources:
-        """Return the resources of each task on this executor; their `gpu` is "unused" or "needed"."""
+        """Return the resources of each task on this executor.
+
+        Their `gpu` is "unused" or "needed".
+        """
         gpu = work.gpu or self.resources.gpu
-        has_gpu = gpu != "unused" and (
-            executor.gpus > 0 or (gpu == "needed" and executor.grows)
-        )
-        needs = replace(self.resources, gpu="needed" if has_gpu else "unused")
+        is_waited_for = gpu == "needed" and executor.grows
+        # GPUs are counted last, because counting may import a framework.
+        uses_gpu = gpu != "unused" and (executor.gpus > 0 or is_waited_for)
+        needs = replace(self.resources, gpu="needed" if uses_gpu else "unused")
         if work.threads == 1:
             return needs
         # A cluster counts processors itself.
@@ -141,28 +152,29 @@ class Step:
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
     def folder(self, run_dir: Path, *, place: int = 0) -> Path:
-        """Return the step's folder if it exists, or the path to create, `NN-name-fingerprint`, numbered by `place`."""
+        """Return the step's folder if it exists, or the path to create.
+
+        That is `NN-name-fingerprint`, numbered by its place in the route.
+        """
         suffix = f"{self.name}-{self.fingerprint}"
-        # The route of another method, with the step at another place, may have created it.
-        return min(
-            run_dir.glob(f"[0-9][0-9]-{suffix}"),
-            default=run_dir / f"{place:02d}-{suffix}",
-        )
+        # The route of another method, with the step at another place, may have created
+        # it.
+        existing = run_dir.glob(f"[0-9][0-9]-{suffix}")
+        return min(existing, default=run_dir / f"{place:02d}-{suffix}")
 
 
 class Files(list[Path]):
     """The files of one folder, which pickle as the folder and their names.
 
-    A task of a step over a whole corpus gets the files of all shards, and the head pickles one task after the other. Eight lists of
-    12,067 shards (10^9 chunks), as an export needs them, take 36 ms of a core and 1.8 MB instead of 161 ms and 3.5 MB.
+    A task of a step over a whole corpus gets the files of all shards, and the head
+    pickles one task after the other. Eight lists of 12,067 shards (10^9 chunks), as an
+    export needs them, take 36 ms of a core and 1.8 MB instead of 161 ms and 3.5 MB.
     """
 
     def __reduce__(self) -> tuple[Callable[..., Files], tuple[object, ...]]:
-        return (
-            (_in_folder, (str(self[0].parent), [path.name for path in self]))
-            if self
-            else (Files, ())
-        )
+        if not self:
+            return Files, ()
+        return _in_folder, (str(self[0].parent), [path.name for path in self])
 
 
 def _in_folder(folder: str, names: Sequence[str]) -> Files:
@@ -180,25 +192,20 @@ class Artifact:
     def files(self, suffix: str | tuple[str, ...]) -> Files:
         """Return the step's files with the suffix, or one of several, in shard order.
 
-        Raises RunError if there is none, as in a folder of an earlier version.
+        Raises RunError if there is none, as in a folder of an earlier version. Where a
+        step declares its files (`StepFiles`), ask for them by name.
         """
-        names = [
-            name
-            for part in self.manifest["parts"]
-            for name in part["files"]
-            if name.endswith(suffix)
-        ]
+        names = []
+        for part in self.manifest["parts"]:
+            names += [name for name in part["files"] if name.endswith(suffix)]
         if self.manifest["parts"] and not names:
-            raise self.of_earlier_version(
-                suffix if isinstance(suffix, str) else " or ".join(suffix)
-            )
-        # Sort by the numbers in the names, regardless of their digits.
-        names.sort(
-            key=lambda name: [int(number) for number in re.findall(r"\d+", name)]
-        )
+            suffixes = (suffix,) if isinstance(suffix, str) else suffix
+            raise self.of_earlier_version(" or ".join(suffixes))
+        names.sort(key=_numbers_in)
         return Files(self.folder / name for name in names)
 
     def file(self, suffix: str) -> Path:
+        """Return the only file with the suffix."""
         (only,) = self.files(suffix)
         return only
 
@@ -209,36 +216,43 @@ class Artifact:
     def results(self, kind: type[_ResultT]) -> list[_ResultT]:
         """Return the result of each task in order, except that of a closing task.
 
-        Raises RunError if a result does not match `kind`, as in a manifest of an earlier version.
+        Raises RunError if a result does not match `kind`, as in a manifest of an earlier
+        version.
         """
-        try:
-            return [
-                kind.model_validate(part["counts"])
-                for part in self.manifest["parts"]
-                if not part.get("closes")
-            ]
-        except ValidationError as error:
-            where = (
-                ".".join(map(str, error.errors(include_url=False)[0]["loc"]))
-                or kind.__name__
-            )
-            raise self.of_earlier_version(f"count of {where}") from None
+        results = []
+        for part in self.manifest["parts"]:
+            if part.get("closes"):
+                continue
+            try:
+                results.append(kind.model_validate(part["counts"]))
+            except ValidationError as error:
+                location = error.errors(include_url=False)[0]["loc"]
+                name = ".".join(map(str, location)) or kind.__name__
+                raise self.of_earlier_version(f"count of {name}") from None
+        return results
 
     def result(self, kind: type[_ResultT]) -> _ResultT:
+        """Return the result of the only task."""
         (only,) = self.results(kind)
         return only
 
     def of_earlier_version(self, lacks: str) -> RunError:
         """Return the error for a step that an earlier version made without something."""
-        version = self.manifest.get("versions", {}).get(
-            "nextlong", "of unknown version"
-        )
-        why = (
-            f"its step {self.name} was made by an earlier version (nextlong {version})"
-        )
+        versions = self.manifest.get("versions", {})
+        version = versions.get("nextlong", "of unknown version")
         return RunError(
-            f"{self.folder} has no {lacks}: {why}; run the recipe again; unchanged steps are reused"
+            where=self.folder,
+            problem=(
+                f"it has no {lacks}, because its step {self.name} was made by an earlier "
+                f"version (nextlong {version})"
+            ),
+            fix="run the recipe again; unchanged steps are reused",
         )
+
+
+def _numbers_in(name: str) -> list[int]:
+    """Return the numbers in a file's name, by which files sort however many digits."""
+    return [int(number) for number in re.findall(r"\d+", name)]
 
 
 Artifacts = Mapping[str, Artifact]  # by step name
