@@ -101,14 +101,16 @@ def comparison_svg(
     drawn: list[_Shape] = [_Line(MARGIN, 30, heading, size=17, is_heading=True)]
     drawn += _strip(longest, longest[0].doc_id, 44, unit, shades)
     # The captions begin behind the longest name.
-    max_chars = min(_MAX_NAME_CHARS, max(map(len, sequences)))
+    longest_name = max(map(len, sequences))
+    max_chars = min(_MAX_NAME_CHARS, longest_name)
     captions_x = MARGIN + max(150, _CHAR * max_chars + 16)
     for number, (name, spans) in enumerate(sequences.items()):
         y = _FIRST_STRIP_Y + _STRIP_HEIGHT * number
         lead = _document(spans, source_id)
         shown_name = pieces.short(name, _MAX_NAME_CHARS)
         drawn.append(_Line(MARGIN, y, shown_name, size=15, is_heading=True))
-        drawn.append(_Line(captions_x, y, _after(spans, lead)))
+        caption = _after(spans, lead)
+        drawn.append(_Line(captions_x, y, caption))
         drawn += _strip(spans, lead, y + 10, unit, shades)
     height = _FIRST_STRIP_Y + _STRIP_HEIGHT * len(sequences) + 50
     drawn += _legend(all_spans, shades, y=height - 40)
@@ -124,7 +126,9 @@ def _before_after(spans: Pieces, *, tokens: int, name: str) -> Iterator[_Shape]:
     meta_chunks = pieces.document_before(spans, lead)
     unit = (WIDTH - 2 * MARGIN) / tokens
     shades = pieces.scale(pieces.scored(spans))
-    source = meta_chunks[0].source_id if meta_chunks else name
+    source = name
+    if meta_chunks:
+        source = meta_chunks[0].source_id
     chunks = "1 chunk"
     if len(meta_chunks) != 1:
         depending = "each next to the one that it depends on"

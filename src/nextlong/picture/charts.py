@@ -83,8 +83,11 @@ def bars(
     ticks = _nice(0, longest, 4)
     unit_x = (_WIDTH - _RIGHT - left) / ticks[-1]
     # Bars of several series are thinner, so that a chart of six runs is not too tall.
-    thick = 26.0 if stacked else max(8.0, 17.0 - 2 * len(series))
-    group_height = thick if stacked else thick * len(series)
+    thick = 26.0
+    group_height = thick
+    if not stacked:
+        thick = max(8.0, 17.0 - 2 * len(series))
+        group_height = thick * len(series)
     step = group_height + 6
     top = _TOP + (_LABEL_HEIGHT if y_label else 0)
 
@@ -158,7 +161,9 @@ def lines(
         return Markup()
     xs = [point.x for point in points]
     ys = [point.y for point in points]
-    y_values = _nice(min(0, *ys), max(ys), 4)
+    # The y axis begins at 0 or below, so that the heights of points can be compared.
+    lowest = min(0, *ys)
+    y_values = _nice(lowest, max(ys), 4)
     if scale == "log":
         x_values = sorted(set(xs))
     else:
@@ -183,7 +188,7 @@ def lines(
         corners = [
             f"{to_x(point.x):.1f} {to_y(point.y):.1f}" for point in one_series.points
         ]
-        path = f"M{'L'.join(corners)}" if corners else ""
+        path = "M" + "L".join(corners) if corners else ""
         marks.append(_LINE.format(one_series.colour, number, path))
         marks += _circles(one_series, number, to_x, to_y)
     return _drawn(

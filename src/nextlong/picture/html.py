@@ -24,7 +24,8 @@ def _with_code(text: str) -> Markup:
     for index, part in enumerate(text.split("`")):
         is_code = index % 2 == 1
         form = Markup("<code>{}</code>") if is_code else Markup("{}")
-        marked.append(form.format(clean(part)))
+        cleaned = clean(part)
+        marked.append(form.format(cleaned))
     return Markup("").join(marked)
 
 
@@ -32,6 +33,7 @@ def _with_code(text: str) -> Markup:
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("nextlong", ""),
+        # Texts of a corpus may hold anything, so escaping is never left to a template.
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -48,7 +50,8 @@ def render(template: str, **values: Any) -> str:
 
     Every value that is not `Markup` is escaped and cleaned.
     """
-    return _environment().get_template(template).render(values)
+    filled = _environment().get_template(template)
+    return filled.render(values)
 
 
 def macro(template: str, name: str) -> Callable[..., Markup]:
@@ -62,6 +65,8 @@ def as_json(data: object) -> Markup:
 
     It is escaped so that it cannot end the element or open a comment.
     """
+    # "<" would begin a tag, and two line separators end a line of JavaScript but not of
+    # JSON.
     text = json.dumps(_cleaned(data), ensure_ascii=False, separators=(",", ":"))
     for character in ("<", "\u2028", "\u2029"):
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -95,4 +100,5 @@ def script() -> str:
 
 def asset(package: str, name: str) -> str:
     """Return a text file of a package's folder."""
-    return resources.files(package).joinpath(name).read_text("utf-8")
+    path = resources.files(package) / name
+    return path.read_text("utf-8")

@@ -115,7 +115,8 @@ def clean(text: str) -> str:
 
 def short(text: str, max_chars: int) -> str:
     """Return text on one line, cut to at most `max_chars` characters."""
-    line = " ".join(clean(text).split())
+    words = clean(text).split()
+    line = " ".join(words)
     return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"
 
 
@@ -142,6 +143,7 @@ def lead_document(pieces: Pieces) -> int:
     chunks = [piece for piece in pieces if piece.role in CHUNK_ROLES]
     if not chunks:
         return -1
+    # The first of the meta-chunks, because False sorts before True.
     return min(chunks, key=lambda piece: piece.role != "meta").doc_id
 
 
@@ -190,8 +192,12 @@ def colour(piece: Span, order: int, lead: int, scale: tuple[float, float]) -> st
     if not isfinite(piece.score):
         return f"plain{order % 2}"
     low, high = scale  # the cosines of the first shade and of the last
-    share = (piece.score - low) / (high - low) if high > low else 1.0
-    shade = min(SHADES - 1, max(0, int(share * SHADES)))
+    share = 1.0
+    if high > low:
+        share = (piece.score - low) / (high - low)
+    # The scale may be that of other sequences, so a cosine may be beyond it.
+    shade = max(0, int(share * SHADES))
+    shade = min(SHADES - 1, shade)
     return f"shade{shade}"
 
 
@@ -201,6 +207,7 @@ def partners(pieces: Pieces) -> list[int]:
     That is a negative's meta-chunk, a meta-chunk's next one, or the piece before a
     document.
     """
+    # A negative is of the group of the meta-chunk that it was found for.
     # The index of the meta-chunk of each group; groups count meta-chunks in the order
     # of their document.
     meta_of_group: dict[int, int] = {}

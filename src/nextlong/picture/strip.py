@@ -61,7 +61,9 @@ def bar(
         box = f"M{piece.token_start} {top}h{piece.length}V{foot}h-{piece.length}z"
         boxes.setdefault(name, []).append(box)
     paths = {name: "".join(boxes[name]) for name in sorted(boxes)}
-    arcs = "".join(_arc(*pair) for pair in neighbours_before(pieces, lead))
+    former_neighbours = neighbours_before(pieces, lead)
+    arcs = "".join(_arc(*pair) for pair in former_neighbours)
+    # Without arcs, the room above the chunks is cut off.
     top = 0 if arcs else _FLAT_TOP
     view_box = f"0 {top} {tokens} {_FOOT - top}"
     draw = html.macro("picture/strip.html", "bar")
@@ -98,13 +100,17 @@ def explorer(
     data = _data(pieces)
     if texts is not None:
         data |= {"texts": [], "words": [], "url": ""} | texts
-    draw = html.macro("picture/strip.html", "explorer")
-    first = example(pieces) if opens == "at once" else -1
+    # The piece that `page.js` shows at once; -1: none.
+    first = -1
+    if opens == "at once":
+        first = example(pieces)
     last = max(0, len(pieces) - 1)
+    draw = html.macro("picture/strip.html", "explorer")
+    explorer = draw(drawn, html.as_json(data), name, label, last, first)
     return {
         "caption": caption(pieces, lead=lead),
         "legend": _legend(pieces, lead=lead, scale=scale),
-        "strip": draw(drawn, html.as_json(data), name, label, last, first),
+        "strip": explorer,
     }
 
 
@@ -116,7 +122,8 @@ def _data(pieces: Pieces) -> Json:
     for piece in pieces:
         number = source_numbers.setdefault(piece.source_id, len(source_numbers))
         sources.append(number)
-        scores.append(round(piece.score, 6) if scored([piece]) else None)
+        score = round(piece.score, 6) if scored([piece]) else None
+        scores.append(score)
     return {
         "tokens": pieces[-1].token_end,
         "starts": [piece.token_start for piece in pieces],
@@ -130,13 +137,12 @@ def _data(pieces: Pieces) -> Json:
 
 
 def _legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
-    roles = {piece.role for piece in pieces}
-    without_cosine = {piece.role for piece in pieces if not isfinite(piece.score)}
+    """Return what the colours of a bar mean, as far as they are in it."""
+    what = "other documents"
+    if any(piece.role == "negative" for piece in pieces):
+        what = "negatives"
+    shades = SHADES if scored(pieces) else 0
+    plain_roles = {piece.role for piece in pieces if not isfinite(piece.score)}
+    has_arcs = len(neighbours_before(pieces, lead)) > 0
     draw = html.macro("picture/strip.html", "legend")
-    return draw(
-        what="negatives" if "negative" in roles else "other documents",
-        scale=scale,
-        shades=SHADES if scored(pieces) else 0,
-        has_plain="document" in without_cosine,
-        has_arcs=bool(neighbours_before(pieces, lead)),
-    )
+    return draw(what, scale, shades, "document" in plain_roles, has_arcs)

@@ -103,7 +103,7 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     for key in keys:
         values = [row[key] for row in rows]
         if key not in shown and any(value is not None for value in values):
-            lines.append([key.replace("_", " "), *map(text_of, values)])
+            lines.append([_spoken(key), *map(text_of, values)])
     if lines:
         tables.show_in_blocks(headings, lines, console, names=1)
     else:
@@ -126,12 +126,17 @@ def _keys_of_headings(
     return keys
 
 
+def _spoken(key: str) -> str:
+    return key.replace("_", " ")
+
+
 def show_one(stats: Stats, console: Console) -> None:
     """Print one data set."""
     numbers = cells.Numbers([stats.as_json()], [""])
     sequences = counted(stats.sequences, "sequence")
     title = f"{sequences} of {stats.setting.target_tokens:,} tokens in {stats.run}"
-    tables.show_pairs(title, _pairs(numbers.settings()), console)
+    settings = _pairs(numbers.settings())
+    tables.show_pairs(title, settings, console)
     for section in cards.sections(numbers).values():
         for card in section:
             if card.name != "cost":
@@ -186,9 +191,7 @@ def show_same(
             if value is not None and all(row.get(key) == value for row in rows):
                 same[key] = value
     if same:
-        alike = [
-            f"{key.replace('_', ' ')} {text_of(value)}" for key, value in same.items()
-        ]
+        alike = [f"{_spoken(key)} {text_of(value)}" for key, value in same.items()]
         tables.say(f"the same in all: {'; '.join(alike)}\n", console)
     return same
 
@@ -200,16 +203,31 @@ def _headings(runs: Sequence[str]) -> list[str]:
     """
     names = cells.short_names(runs)
     parts_of_names = [name.split(",") for name in names]
-    if any("=" not in part for parts in parts_of_names for part in parts):
-        return ["", *(",\n".join(parts) for parts in parts_of_names)]
-    settings = [dict(part.split("=", 1) for part in parts) for parts in parts_of_names]
+    settings: list[dict[str, str]] = []
     keys: dict[str, None] = {}
-    for setting in settings:
+    for parts in parts_of_names:
+        setting = _setting(parts)
+        # A name that is not made of settings is a heading of its own.
+        if setting is None:
+            return ["", *(",\n".join(other) for other in parts_of_names)]
+        settings.append(setting)
         keys |= dict.fromkeys(setting)
     headings = ["\n".join(keys)]
     for setting in settings:
-        headings.append("\n".join(setting.get(key, _NONE) for key in keys))
+        values = [setting.get(key, _NONE) for key in keys]
+        headings.append("\n".join(values))
     return headings
+
+
+def _setting(parts: Sequence[str]) -> dict[str, str] | None:
+    """Return the values of a variant by key; None if a part of its name is no setting."""
+    setting = {}
+    for part in parts:
+        key, equals, value = part.partition("=")
+        if not equals:
+            return None
+        setting[key] = value
+    return setting
 
 
 def text_of(value: str | float | None) -> str:
@@ -222,7 +240,8 @@ def text_of(value: str | float | None) -> str:
         return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.3f}"
     if isinstance(value, int):
         return f"{value:,}"
-    return " ".join(tables.visible(value).split())
+    words = tables.visible(value).split()
+    return " ".join(words)
 
 
 class _Holder(NamedTuple):
@@ -240,7 +259,7 @@ def svg(runs: Sequence[Run]) -> str:
     """
     lengths = {run.recipe.compose.target_tokens for run in runs}
     if len(lengths) > 1:
-        differing = ", ".join(map(str, sorted(lengths)))
+        differing = ", ".join(str(length) for length in sorted(lengths))
         raise RunError(
             where="--svg",
             problem=f"the sequences have different lengths ({differing} tokens)",

@@ -73,16 +73,21 @@ def show_run(run: Run, console: Console, *, first: int = 100) -> None:
 
     It shows the composition of the sequence and its meta-document.
     """
-    count = min(first, len(run)) if first else len(run)
+    count = len(run)
+    if first:
+        count = min(first, count)
     is_extended = method_of(run.recipe).layout == Layout.EXTENDED
-    title = f"{counted(len(run), 'sequence')} by {described(run.recipe)} in {run}"
-    tables.show_line(Text(tables.visible(title), style="bold"), console)
+    sequences = counted(len(run), "sequence")
+    title = tables.visible(f"{sequences} by {described(run.recipe)} in {run}")
+    tables.show_line(Text(title, style="bold"), console)
 
     # Names of documents need the room of columns that tell the least.
     columns = list(_HEADINGS)
     if _is_narrow(console):
         columns.remove("meta share")
-    widest = {"#": len(str(count)), "tokens": len(f"{run.recipe.sequence_tokens:,}")}
+    # Rows are printed as they are read, so widths cannot wait for the widest cell.
+    tokens = f"{run.recipe.sequence_tokens:,}"
+    widest = {"#": len(str(count)), "tokens": len(tokens)}
     widths = [max(len(name), widest.get(name, 0)) for name in columns]
     lead = "meta-document" if is_extended else "first document"
     heading = tables.line((*columns, lead), widths)
@@ -164,7 +169,8 @@ def _show_strip(sequence: Sequence, console: Console) -> None:
     for name, role in _ROLES.items():
         if name in present:
             legend.append(Text(f"{role.mark} {role.name}", style=role.colour))
-    console.print(Text("  ").join(legend))
+    line = Text("  ").join(legend)
+    console.print(line)
 
 
 def _role_between(sequence: Sequence, first: float, last: float) -> _Role:
@@ -215,7 +221,8 @@ def show_text(sequence: Sequence, console: Console) -> None:
         role = _ROLES.get(span.role, _OTHER)
         if role.name:
             cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
-            source = " ".join(tables.visible(span.source_id).split())
+            words = tables.visible(span.source_id).split()
+            source = " ".join(words)
             tokens = f"tokens {span.token_start:,}–{span.token_end:,}{cosine}"
             title = f"{role.mark} {role.name} of {source}, {tokens}"
             console.print(Text(title, style="bold"), soft_wrap=True)

@@ -224,7 +224,9 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
     kind = "normalized" if recipe.ingest.dedup == "normalized" else "exact"
     filtered_out = sum(part.filtered_out for part in ingested)
     excluded = sum(part.excluded for part in ingested)
-    skipped = sum(sum(part.skipped.values()) for part in ingested)
+    skipped = 0
+    for part in ingested:
+        skipped += sum(part.skipped.values())
     reasons = [
         (selected.duplicates, f"{kind} duplicate"),
         (selected.capped, "over a cap"),

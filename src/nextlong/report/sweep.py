@@ -201,8 +201,9 @@ def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:
         new = {step.fingerprint for step in left} - seen
         seen |= new
         done = len(steps) - len(left)
-        counts = (len(steps), done, len(left) - len(new), len(new))
-        table.add_row(tables.cell(name), *map(str, counts))
+        shared = len(left) - len(new)
+        counts = [str(count) for count in (len(steps), done, shared, len(new))]
+        table.add_row(tables.cell(name), *counts)
     tables.show(table, console)
     for line in failing:
         tell(line)
@@ -283,7 +284,10 @@ def rows(outcomes: Sequence[Outcome]) -> list[Json]:
             row |= compare.row(outcome.stats)
         filled.append(row)
         keys |= dict.fromkeys(row)
-    return [{key: row.get(key) for key in keys} for row in filled]
+    complete = []
+    for row in filled:
+        complete.append({key: row.get(key) for key in keys})
+    return complete
 
 
 def json_of(outcomes: Sequence[Outcome]) -> list[Json]:

@@ -119,7 +119,12 @@ def show_pairs(title: str, rows: Sequence[tuple[str, str]], console: Console) ->
 
 def cell(text: str) -> str:
     """Return text on one line and without effect on the terminal."""
-    return escape(" ".join(visible(text).split()))
+    return escape(_one_line(text))
+
+
+def _one_line(text: str) -> str:
+    words = visible(text).split()
+    return " ".join(words)
 
 
 def tail(text: str, cells: int) -> str:
@@ -145,7 +150,7 @@ def line(cells: Sequence[str], widths: Sequence[int]) -> Text:
     """Return one row: cells aligned to the right, and a last one without a width."""
     aligned = [f"{text:>{width}}" for text, width in zip(cells, widths, strict=False)]
     for text in cells[len(widths) :]:
-        aligned.append(" ".join(visible(text).split()))
+        aligned.append(_one_line(text))
     return Text("  ".join(aligned))
 
 
@@ -173,7 +178,8 @@ def shrink(filled: Table, console: Console, *, columns: Sequence[int]) -> None:
     for index in columns:
         column = filled.columns[index]
         width = column.width or 0
-        column.width = min(width, max(_MIN_CELLS, width - max(0, excess)))
+        shrunk = max(_MIN_CELLS, width - max(0, excess))
+        column.width = min(width, shrunk)
         excess -= width - column.width
 
 
@@ -191,9 +197,10 @@ def show_in_blocks(
     """
     widths = []
     for index, heading in enumerate(headings):
-        heading_cells = max(map(cell_len, heading.split("\n")))
+        lines = heading.split("\n")
+        heading_cells = min(_HEADING_CELLS, max(map(cell_len, lines)))
         row_cells = [cell_len(row[index]) for row in rows]
-        widths.append(max(min(_HEADING_CELLS, heading_cells), *row_cells))
+        widths.append(max(heading_cells, *row_cells))
 
     max_cells = console.width if console.is_terminal else None
     for number, block in enumerate(_blocks(widths, names=names, max_cells=max_cells)):

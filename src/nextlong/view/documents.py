@@ -209,7 +209,8 @@ class _ShardBatches:
         if query.text:
             fits &= contain(batch.column("text"), query.text)
         if query.source:
-            fits &= np.asarray(pc.equal(batch.column("source"), query.source))
+            equal = pc.equal(batch.column("source"), query.source)
+            fits &= np.asarray(equal)
         rows = np.flatnonzero(fits).tolist()
         if rows and not query.text and is_shown:
             batch = self._whole.get_batch(index)
@@ -229,7 +230,8 @@ def _open(files: ExitStack, path: Path, *names: str) -> pa.RecordBatchFileReader
     """Return a reader of the named columns of a DOCUMENTS file, or of all."""
     fields = [schemas.DOCUMENTS.get_field_index(name) for name in names] or None
     options = pa.ipc.IpcReadOptions(included_fields=fields)
-    reader = pa.ipc.open_file(pa.memory_map(str(path)), options=options)
+    mapped = pa.memory_map(str(path))
+    reader = pa.ipc.open_file(mapped, options=options)
     return files.enter_context(reader)
 
 
@@ -269,8 +271,8 @@ def sources(corpus: CorpusFiles, *, max_shards: int) -> list[str]:
         with ExitStack() as files:
             reader = _open(files, path, "source")
             if reader.num_record_batches:
-                names = reader.get_batch(0).column("source").unique()
-                seen.update(names.to_pylist())
+                names = reader.get_batch(0).column("source")
+                seen.update(names.unique().to_pylist())
     return sorted(seen)
 
 
@@ -320,13 +322,14 @@ def read_marks(run_dir: Path) -> list[Mark]:
         if not line.strip():
             continue
         try:
-            marks.append(Mark(**json.loads(line)))
+            mark = Mark(**json.loads(line))
         except (ValueError, TypeError) as error:
             raise RunError(
                 where=f"{path}:{number}",
                 problem=f"it is not a mark ({error})",
                 fix="correct or delete the line",
             ) from None
+        marks.append(mark)
     return marks
 
 

@@ -25,17 +25,20 @@ def export(run: Run, folder: Path, *, first: int) -> tuple[int, int]:
 
     Return how many sequences and pages it has. Raises NextlongError.
     """
-    is_taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
-    if is_taken:
+    is_file = folder.exists() and not folder.is_dir()
+    if is_file or (folder.is_dir() and any(folder.iterdir())):
         raise NextlongError(
             where=f"--export {folder}",
             problem="it is not an empty folder",
             fix="choose another one",
         )
-    count = min(first, len(run)) if first else len(run)
+    count = len(run)
+    if first:
+        count = min(first, count)
     leads = set()
     for number in range(count):
-        leads.add(pieces.lead_document(run.sequence(number).spans))
+        spans = run.sequence(number).spans
+        leads.add(pieces.lead_document(spans))
     leads.discard(schemas.NO_CHUNK)
     names = [f"sequence-{number}.html" for number in range(count)]
     names += [f"document-{lead}.html" for lead in sorted(leads)]

@@ -406,7 +406,11 @@ def _compared_numbers(pair: Sequence[OpenVariant]) -> list[tuple[str, list[Any]]
         of_variant = card_numbers(known) if known else {}
         numbers.append(of_variant)
         keys |= dict.fromkeys(of_variant)
-    return [(key, [of_variant.get(key, "–") for of_variant in numbers]) for key in keys]
+    rows = []
+    for key in keys:
+        values = [of_variant.get(key, "–") for of_variant in numbers]
+        rows.append((key, values))
+    return rows
 
 
 def filtered_out(view: View, key: str, *, first: int) -> str:
@@ -418,7 +422,9 @@ def filtered_out(view: View, key: str, *, first: int) -> str:
     chosen = next((kind for kind in kinds if kind.key == key), None)
     entries: list[filtered.Entry] = []
     if chosen is not None:
-        entries = list(islice(chosen.entries(), first, first + _ROWS + 1))
+        # One more than is shown tells whether there is a next page.
+        shown = islice(chosen.entries(), first, first + _ROWS + 1)
+        entries = list(shown)
     following = ""
     if len(entries) > _ROWS:
         following = view.url(view.name, "filtered", reason=key, after=first + _ROWS)

@@ -132,11 +132,13 @@ class SequenceIndex:
                 keys = -keys
             indexes = _smallest(keys, first + limit)[first:]
         elif column:
-            rng = np.random.default_rng(int(column.removeprefix("random-")))
+            seed = int(column.removeprefix("random-"))
+            rng = np.random.default_rng(seed)
             count = min(limit, len(numbers))
             indexes = rng.choice(len(numbers), count, replace=False)
         else:
-            indexes = np.arange(first, min(first + limit, len(numbers)))
+            last = min(first + limit, len(numbers))
+            indexes = np.arange(first, last)
         return Found(
             numbers=numbers[indexes].tolist(),
             matches=len(numbers),
@@ -200,7 +202,8 @@ class SequenceIndex:
             fits &= self._holds(matches.blocks, query.about, spans.ABOUT_ROLES)
         if query.text and fits.any():
             chunk_of = self._chunks_with_text(matches)
-            fits &= np.isin(np.arange(block.size), list(chunk_of))
+            rows = np.arange(block.size)
+            fits &= np.isin(rows, list(chunk_of))
             for row, chunk in chunk_of.items():
                 if fits[row]:
                     matches.chunk_of[block.number + row] = chunk

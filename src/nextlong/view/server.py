@@ -210,7 +210,8 @@ def _documents(view: View, request: Request) -> str:
     after = request.query_params.get("after", "0")
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9}){0,2}", after):
         raise ValueError(f"after={after}: give shard.batch.row")
-    first = documents.Place(*map(int, after.split(".")))
+    numbers = [int(number) for number in after.split(".")]
+    first = documents.Place(*numbers)
     return pages.document_list(view, _query(request), first=first)
 
 

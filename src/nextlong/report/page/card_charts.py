@@ -45,9 +45,12 @@ def cosine_by_rank(numbers: Numbers, *, what: str) -> Markup:
         lines.append(points)
     names = numbers.names if len(numbers.names) > 1 else [what]
     series = _series(names, points=lines)
-    ranks = [point.x for line in lines for point in line]
+    ranks: list[float] = []
+    for line in lines:
+        ranks += [point.x for point in line]
     if ranks:
-        series += _random_pairs(numbers, ends=(min(ranks), max(ranks)))
+        ends = (min(ranks), max(ranks))
+        series += _random_pairs(numbers, ends=ends)
     return charts.lines(series, x_label="rank", y_label="mean cosine", scale="log")
 
 
@@ -72,6 +75,7 @@ def cosines(numbers: Numbers, *, what: str) -> Markup:
         total = max(1, sum(count for _, count in bins))
         points = []
         for low, count in bins:
+            # A point is in the middle of its bin.
             tip = f"{prefix}{low:.2f} to {low + _COSINE_STEP:.2f}: {count:,}"
             points.append(Point(low + _COSINE_STEP / 2, 100 * count / total, tip))
         lines.append(points)
@@ -126,6 +130,7 @@ def tokens_by_source(numbers: Numbers, sources: Sequence[str]) -> Markup:
     One source of one run is not drawn.
     """
     shown = sources[:_MAX_SOURCES]
+    # A single bar of 100 % says nothing.
     if len(shown) == len(numbers.all_stats) == 1:
         return Markup()
 
@@ -137,6 +142,7 @@ def tokens_by_source(numbers: Numbers, sources: Sequence[str]) -> Markup:
     names = numbers.names if is_several else ["tokens of the sequences"]
     values = [percents(stats["tokens"]["by_source"]) for stats in numbers]
     series = _series(names, values=values)
+    # Runs of the same corpus share its bar.
     corpora = [stats["corpus"]["chars_by_source"] for stats in numbers]
     if all(corpus == corpora[0] for corpus in corpora):
         of_corpus = percents(corpora[0])
@@ -154,7 +160,8 @@ def tokens_by_role(numbers: Numbers) -> Markup:
             of_runs = percents.setdefault(_shown_role(role), no_tokens)
             of_runs[run] += 100 * tokens / total
     # Of several runs, roles are in the order of the first one that has them.
-    order = dict.fromkeys(_shown_role(role) for role in roles_of(numbers))
+    shown_roles = [_shown_role(role) for role in roles_of(numbers)]
+    order = dict.fromkeys(shown_roles)
     series = [Series(*_ROLES[role], percents[role]) for role in order]
     return charts.bars(
         _groups(numbers),
@@ -197,7 +204,9 @@ def seconds_by_step(numbers: Numbers) -> Markup:
         seconds_of_runs.append(seconds)
         min_seconds = _MIN_TIME_SHARE * sum(seconds.values())
         shown |= {name: None for name, taken in seconds.items() if taken >= min_seconds}
-    values = [[seconds.get(name, 0.0) for name in shown] for seconds in seconds_of_runs]
+    values = []
+    for seconds in seconds_of_runs:
+        values.append([seconds.get(name, 0.0) for name in shown])
     series = _series(numbers.names, values=values)
     titles = [STEP_TITLES.get(name, f"write {name}") for name in shown]
     return charts.bars(titles, series, label="seconds", unit=" s", form="{:,.1f}")

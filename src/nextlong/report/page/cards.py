@@ -87,16 +87,16 @@ def sections(numbers: Numbers) -> dict[str, list[Card]]:
     hubs = _hubs(numbers)
     if hubs:
         heading = "Most-used chunks"
-        cards["content"].append(Card("hubs", heading, Markup(), hubs, ""))
-    cards["removal"].append(
-        Card(
-            name="cost",
-            heading="Time, memory and disk by step",
-            chart=draw.seconds_by_step(numbers),
-            tables=_costs(numbers),
-            reading=reading("cost", numbers.all_stats, numbers.names),
-        )
+        card = Card("hubs", heading, chart=Markup(), tables=hubs, reading="")
+        cards["content"].append(card)
+    cost = Card(
+        name="cost",
+        heading="Time, memory and disk by step",
+        chart=draw.seconds_by_step(numbers),
+        tables=_costs(numbers),
+        reading=reading("cost", numbers.all_stats, numbers.names),
     )
+    cards["removal"].append(cost)
     return cards
 
 
@@ -135,7 +135,8 @@ def _costs(numbers: Numbers) -> list[Table]:
                 cell(stats, ("steps", index, key), form, unit=unit)
                 for key, form, unit in _COSTS
             ]
-            rows.append(TableRow(f"{title} ({step['step']})", tuple(cells)))
+            name = f"{title} ({step['step']})"
+            rows.append(TableRow(name, tuple(cells)))
         caption = f"Time, peak memory of one task, and disk space by step{of_run}"
         tables.append(Table(caption, ("time", "memory", "disk"), rows))
     return tables
@@ -161,12 +162,10 @@ def _hardness(numbers: Numbers) -> list[_Topic]:
         *numbers.spread("similarity", "cosine", form="{:.4f}"),
         *numbers.bins("similarity", "cosine", "histogram", form="from {}"),
     ]
-    means = [value_at(stats, "similarity.by_source") or {} for stats in numbers]
-    sources = [
-        name
-        for name in _sources(numbers)
-        if any(name in by_source for by_source in means)
-    ]
+    compared_sources: set[str] = set()
+    for stats in numbers:
+        compared_sources |= (value_at(stats, "similarity.by_source") or {}).keys()
+    sources = [name for name in _sources(numbers) if name in compared_sources]
     return [
         _Topic(
             name="rank",
@@ -249,7 +248,8 @@ def _random_pairs(numbers: Numbers) -> list[TableRow]:
             if shown.text == "1.0000":
                 shown = shown._replace(text="1.0000 (the same text twice)")
             cells.append(shown)
-        rows.append(row._replace(cells=tuple(cells)))
+        row = row._replace(cells=tuple(cells))
+        rows.append(row)
     return rows
 
 
@@ -264,11 +264,11 @@ def _attended(numbers: Numbers) -> list[TableRow]:
 
     With them is how evenly devices that share a row work.
     """
-    masks = {
-        tuple(exposure["mask"] for exposure in stats["attention"]["exposure"])
-        for stats in numbers
-    }
-    shown_masks = next(iter(masks)) if len(masks) == 1 else ("",)
+    # Runs of different attention masks share only the row of their own, the first.
+    shown_masks: Sequence[str] = ("",)
+    masks = {_masks(stats) for stats in numbers}
+    if len(masks) == 1:
+        (shown_masks,) = masks
     rows = []
     for index, mask in enumerate(shown_masks):
         of_mask = f"{mask} attention: " if len(shown_masks) > 1 else ""
@@ -283,6 +283,10 @@ def _attended(numbers: Numbers) -> list[TableRow]:
         form = "{:.2f} (at most {worst:.2f})"
         rows.append(numbers.row(name, "attention", "work", indexes, "mean", form=form))
     return rows
+
+
+def _masks(stats: RunStats) -> tuple[str, ...]:
+    return tuple(exposure["mask"] for exposure in stats["attention"]["exposure"])
 
 
 # ---- what text does the data contain? ----
@@ -365,10 +369,9 @@ def _by_source(numbers: Numbers, sources: Sequence[str]) -> list[TableRow]:
         "tokens": ("tokens", "by_source"),
         "characters in the corpus": ("corpus", "chars_by_source"),
     }
-    totals = {
-        unit: [sum(stats[group][key].values()) for stats in numbers]
-        for unit, (group, key) in columns.items()
-    }
+    totals = {}
+    for unit, (group, key) in columns.items():
+        totals[unit] = [sum(stats[group][key].values()) for stats in numbers]
     form = "{:,} ({share:.1%})"
     rows = []
     for source in sources[:_MAX_SOURCES]:
@@ -383,7 +386,8 @@ def _by_source(numbers: Numbers, sources: Sequence[str]) -> list[TableRow]:
         for stats in numbers:
             total = sum(stats["tokens"]["by_source"].get(name, 0) for name in others)
             cells.append(Cell(f"{total:,}"))
-        rows.append(TableRow(f"{len(others):,} more sources together", tuple(cells)))
+        name = f"{len(others):,} more sources together"
+        rows.append(TableRow(name, tuple(cells)))
     return rows
 
 

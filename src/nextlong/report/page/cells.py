@@ -7,6 +7,7 @@ same text.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,8 @@ _Indexes = Sequence[int | None]
 _APART: Final = "tokens between chunks that followed each other, median"
 
 # The texts of the report: labels, how to read each card, the checks, the glossary.
-TEXTS: Final = yaml.safe_load(
-    (files(__package__) / "words.yaml").read_text(encoding="utf-8")
-)
+_TEXTS_FILE: Final = files(__package__) / "words.yaml"
+TEXTS: Final = yaml.safe_load(_TEXTS_FILE.read_text(encoding="utf-8"))
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = TEXTS["settings"]
 LABELS: Final[Mapping[str, Mapping[str, str]]] = TEXTS["labels"]
 
@@ -91,7 +91,8 @@ def cell(
     fields["share"] = value / (total or 1)
     # A division would make a whole number a float, which is shown otherwise.
     in_units = value if unit == 1 else value / unit
-    return Cell(form.format(in_units, **fields), value, tuple(path))
+    text = form.format(in_units, **fields)
+    return Cell(text, value, tuple(path))
 
 
 def value_at(stats: RunStats, path: str) -> Any:
@@ -106,7 +107,11 @@ def value_at(stats: RunStats, path: str) -> Any:
 
 def filled(rows: Iterable[TableRow]) -> list[TableRow]:
     """Return the rows that hold a value of at least one run."""
-    return [row for row in rows if any(cell != _NOTHING for cell in row.cells)]
+    return [row for row in rows if not _is_empty(row)]
+
+
+def _is_empty(row: TableRow) -> bool:
+    return all(cell == _NOTHING for cell in row.cells)
 
 
 def spoken_bin(low: float, high: float) -> str:
@@ -137,11 +142,12 @@ def labels(runs: Sequence[Run]) -> list[str]:
     methods = [run.recipe.compose.method for run in runs]
     if len(set(methods)) == len(runs):
         return methods
-    settings = [name.split(",") for name in short_names(list(map(str, runs)))]
-    is_named = all("=" in setting for own in settings for setting in own)
-    common: set[str] = set()
-    if is_named:
-        common = set(settings[0]).intersection(*settings)
+    names = short_names([str(run) for run in runs])
+    settings = [name.split(",") for name in names]
+    # Only settings are left out where all runs have them; a name of its own is not.
+    common = set(settings[0]).intersection(*settings)
+    if any("=" not in setting for setting in itertools.chain(*settings)):
+        common = set()
     named = []
     for own in settings:
         differing = [setting for setting in own if setting not in common]
@@ -188,10 +194,10 @@ class Numbers:
 
         `prefix` says of what, where the table holds other numbers too.
         """
-        return filled(
-            self.row(f"{prefix}{name}", *path, part, form=form)
-            for part, name in LABELS["spread"].items()
-        )
+        rows = []
+        for part, name in LABELS["spread"].items():
+            rows.append(self.row(f"{prefix}{name}", *path, part, form=form))
+        return filled(rows)
 
     def entries(
         self, *path: str | int, by: Sequence[str]
@@ -215,14 +221,11 @@ class Numbers:
             is_share = isinstance(low, float) and high < 2
             spoken = f"{low:.2f}" if is_share else spoken_bin(low, high)
             indexes_of[form.format(spoken)] = indexes
-        counts = [
-            self.row(name, *path, indexes, part, form="{}").cells
-            for name, indexes in indexes_of.items()
-        ]
-        totals = [
-            sum(count.value or 0 for count in of_run)
-            for of_run in zip(*counts, strict=True)
-        ]
+        totals = [0] * len(self.all_stats)
+        for name, indexes in indexes_of.items():
+            counts = self.row(name, *path, indexes, part, form="{}").cells
+            for run, count in enumerate(counts):
+                totals[run] += count.value or 0
         with_share = "{:,} ({share:.1%})"
         rows = []
         for name, indexes in indexes_of.items():
@@ -236,16 +239,14 @@ class Numbers:
         what = "negatives" if self.is_extended else "documents"
         of_random = f" (random pairs: {random['mean']:.2f})" if random else ""
         cosine = f"mean cosine of the {what}{of_random}"
-        amounts = [
-            self.row(name, *path.split(".")) for path, name in LABELS["amounts"].items()
+        rows = []
+        for path, name in LABELS["amounts"].items():
+            rows.append(self.row(name, *path.split(".")))
+        rows += [
+            self.row(_APART, "distance_tokens", "p50", form="{:,.0f}"),
+            self.row(cosine, "similarity", "cosine", "mean", form="{:.2f}"),
         ]
-        return filled(
-            [
-                *amounts,
-                self.row(_APART, "distance_tokens", "p50", form="{:,.0f}"),
-                self.row(cosine, "similarity", "cosine", "mean", form="{:.2f}"),
-            ]
-        )
+        return filled(rows)
 
     def settings(self) -> list[TableRow]:
         """Return what distinguishes the runs; words of the recipe are explained."""
@@ -255,7 +256,8 @@ class Numbers:
             meanings = SETTINGS.get(keys[-1], {})
             row = self.row(name, *keys)
             cells = [_explained(shown, meanings) for shown in row.cells]
-            rows.append(TableRow(name, tuple(cells)))
+            row = TableRow(name, tuple(cells))
+            rows.append(row)
         rows += [
             self.row(
                 "characters per token", "tokens", "chars_per_token", form="{:.3f}"

@@ -40,7 +40,8 @@ def draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
     sampled = common.sample_chunks(run, _MAPPED)
     count = len(sampled)
     # (n,): the sampled chunks, then those of the sequence.
-    ids = np.concatenate([sampled, np.array(sorted(of_sequence), np.int64)])
+    own = np.array(sorted(of_sequence), np.int64)
+    ids = np.concatenate([sampled, own])
     vectors = corpus_files.vectors(ids, EmbedFiles.of(run.steps).vectors)
     center = vectors[:count].mean(axis=0)
     # The sample alone spans the plane, so that maps of several sequences of a run have
@@ -107,9 +108,10 @@ def _background(sources: Sequence[str], points: Sequence[Point]) -> list[Series]
         largest = [name for name, _ in counts.most_common(len(MAP_COLOURS))]
         colours = dict(zip(largest, MAP_COLOURS, strict=False))
     others = [name for name in counts if name not in colours]
-    rest = f"{len(others)} more sources" if len(others) > 1 else "".join(others)
-    if not colours:
-        rest = "other chunks of the corpus"
+    rest = "other chunks of the corpus"
+    if colours and others:
+        # A single one is named.
+        rest = f"{len(others)} more sources" if len(others) > 1 else others[0]
 
     points_of: dict[tuple[str, str], list[Point]] = {}
     for name in (*colours, *others):

@@ -173,11 +173,17 @@ def glossary(all_stats: Sequence[RunStats]) -> dict[str, str]:
     described = "; or ".join(dict.fromkeys(negatives))
     terms = {}
     for term, meaning in TEXTS["glossary"].items():
-        paths = _USED_WITH.get(term, [])
-        values = [value_at(stats, path) for stats in all_stats for path in paths]
-        if not paths or any(value is not None for value in values):
+        if term not in _USED_WITH or _has_any(all_stats, _USED_WITH[term]):
             terms[term] = meaning.format(negatives=described, unrelated=unrelated)
     return terms
+
+
+def _has_any(all_stats: Sequence[RunStats], paths: Sequence[str]) -> bool:
+    """Return whether a run has a value at one of the paths."""
+    values: list[Any] = []
+    for stats in all_stats:
+        values += [value_at(stats, path) for path in paths]
+    return any(value is not None for value in values)
 
 
 def _negatives(stats: RunStats) -> tuple[str, str]:

@@ -83,8 +83,9 @@ def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
     for index in range(len(words) - _RUN_WORDS + 1):
         run = words[index : index + _RUN_WORDS]
         key = tuple(word[0].lower() for word in run)
-        ranges = ranges_of.setdefault(key, [])
-        ranges.append((run[0].start(), run[-1].end()))
+        start = run[0].start()
+        end = run[-1].end()
+        ranges_of.setdefault(key, []).append((start, end))
     return ranges_of
 
 

@@ -64,7 +64,8 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
     first = chosen[0]
     spans = first.sequence.spans
     is_common = len({one.lead for one in chosen}) == 1
-    before, caption = Markup(), ""
+    before = Markup()
+    caption = ""
     if is_common:
         before, caption = _before(first.sequence, first.lead)
     has_negatives = any(span.role == "negative" for span in spans)
@@ -163,4 +164,5 @@ def _texts(run: Run, sequence: OneSequence, limit: int) -> Json | None:
 def sampled_words(run: Run) -> Frequencies:
     """Return how many chunks of a sample of the corpus hold each word."""
     sampled = common.sample_chunks(run, _SAMPLED_TEXTS)
-    return pieces.frequencies(run.corpus.texts(sampled).tolist())
+    texts = run.corpus.texts(sampled).tolist()
+    return pieces.frequencies(texts)

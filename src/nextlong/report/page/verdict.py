@@ -121,7 +121,8 @@ def _not_yet(
 
     # Two warnings may propose different values for one key; then neither is proposed.
     proposed = [warning["change"] for warning in warnings if warning["change"]]
-    values_of_key = Counter(_key_of(change) for change in set(proposed))
+    distinct = set(proposed)
+    values_of_key = Counter(map(_key_of, distinct))
     changes = [change for change in proposed if values_of_key[_key_of(change)] == 1]
 
     problems = "this problem"

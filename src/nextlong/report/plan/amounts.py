@@ -52,7 +52,10 @@ class Amounts:
         """Evaluate an amount: a number, a field, or a function of all amounts."""
         if isinstance(amount, int | float):
             return float(amount)
-        return float(getattr(self, amount)) if isinstance(amount, str) else amount(self)
+        if isinstance(amount, str):
+            value: float = getattr(self, amount)
+            return float(value)
+        return amount(self)
 
     def times(self, factor: float) -> Amounts:
         """Return the amounts of a corpus like this one, `factor` times as large."""

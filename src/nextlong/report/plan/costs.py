@@ -140,7 +140,8 @@ def _cost(
     work = amounts.of(estimate.work)
     on_gpus = machines.gpus > 0 and step.resources.gpu != "unused"
     seconds = _times(rate.on_gpu if on_gpus else rate.seconds, work)
-    tasks = max(1, round(amounts.of(estimate.tasks)))
+    tasks = round(amounts.of(estimate.tasks))
+    tasks = max(1, tasks)
     start_s = 0.0
     if work:
         start_s = rate.start_s(work / min(tasks, machines.workers))

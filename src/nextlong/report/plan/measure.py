@@ -158,7 +158,8 @@ def _measure_tokenizer(
         if name is not None:
             special_id(tokenizer, name, key=f"tokenizer.{key}")
 
-    chars = max(1, sum(map(len, chunks)))
+    chars = sum(map(len, chunks))
+    chars = max(1, chars)
     began = time.process_time()
     encoder = TextEncoder(tokenizer, engine="reference")
     ids, _ = encoder.encode_chunks(chunks, begins)

@@ -87,7 +87,8 @@ class Plan:
             steps.append({"step": step.name, "state": state, "costs": costs})
         all_to_do = []
         for (machines, _), sums in zip(self.on, self.totals, strict=True):
-            all_to_do.append(machines._asdict() | sums._asdict())
+            values = machines._asdict() | sums._asdict()
+            all_to_do.append(values)
         messages = (self.loses, *self.warnings, self.missing)
         return {
             "run_dir": self.recipe.run_dir,
@@ -302,7 +303,8 @@ def _table(planned: Plan) -> Table:
     for heading in _headings(planned):
         table.add_column(heading, justify="right", no_wrap=True)
     for step, state in zip(planned.steps, planned.states, strict=True):
-        table.add_row(step.name, state, *_cells(planned, planned.taken(step)))
+        cells = _cells(planned, planned.taken(step))
+        table.add_row(step.name, state, *cells)
     if any(cost_of for _, cost_of in planned.on):
         cells = _cells(planned, planned.totals)
         table.add_row("all to do", "", *cells, style="bold")

@@ -82,7 +82,8 @@ class CorpusSample:
             return np.zeros(len(self.chars))
         # All but the last negative are whole chunks, so a gap takes one of them, or
         # more if min_gap_tokens asks for more.
-        chunk_chars = self.chars.sum() / max(1, self.chunks.sum())
+        chunks = self.chunks.sum()
+        chunk_chars = self.chars.sum() / max(1, chunks)
         min_gap_tokens = recipe.compose.min_gap_tokens
         if min_gap_tokens == "auto":
             gap = MIN_GAP_CHUNKS * chunk_chars
@@ -121,7 +122,8 @@ def sample(recipe: Recipe, corpus: Corpus) -> CorpusSample:
         texts += look.texts
     options = recipe.chunk.model_dump()
     chars = np.array([len(text) for text in texts])
-    chunks = np.array([len(chunk_text(text, **options)) for text in texts])
+    chunks_of_texts = [chunk_text(text, **options) for text in texts]
+    chunks = np.array(list(map(len, chunks_of_texts)))
 
     # (sources,): the share of the documents that caps and weights keep, …
     kept_share = kept_shares(looks)

@@ -199,7 +199,8 @@ def _filling_products(amounts: Amounts) -> float:
 
 
 def _index_clusters(amounts: Amounts) -> int:
-    return ivf.clusters_of(ivf.fitted(amounts.index, vectors=round(amounts.vectors)))
+    factory = ivf.fitted(amounts.index, vectors=round(amounts.vectors))
+    return ivf.clusters_of(factory)
 
 
 def _training_values(amounts: Amounts) -> float:
@@ -262,6 +263,7 @@ def _scanned(amounts: Amounts) -> float:
         return 0.0
     sample = mine.sample_size(k, amounts.vectors)
     rank = exact_cpu.sampled_rank(k, amounts.vectors, sample=sample)
+    # Without a rank, the sample has no bound, and all vectors reach it.
     reaching = amounts.vectors * (rank / sample if rank else 1.0)
     return amounts.queries * min(reaching, k * block_count(amounts))
 

@@ -7,6 +7,5 @@ from typing import Final
 
 import yaml
 
-TEXTS: Final[dict[str, str]] = yaml.safe_load(
-    (files(__package__) / "words.yaml").read_text(encoding="utf-8")
-)
+_FILE: Final = files(__package__) / "words.yaml"
+TEXTS: Final[dict[str, str]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))

@@ -82,7 +82,8 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         done = _finished(steps, run_dir)
         if "tokenizer" in done:
             chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
-        size = replace(sample(tried, corpus).size, dimensions=_dimensions(done))
+        size = sample(tried, corpus).size
+        size = replace(size, dimensions=_dimensions(done))
         return Trial(
             amounts=amounts_of(tried, size, chars_per_token=chars_per_token),
             seconds={name: executor.seconds[name] for name in done},

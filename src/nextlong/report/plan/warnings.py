@@ -57,14 +57,13 @@ def of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample) -> list[str]:
     share = rejected / max(1.0, rejected + sample.size.documents)
     if share > recipe.ingest.max_reject_share:
         kinds = sorted(sample.rejects, key=lambda kind: (-sample.rejects[kind], kind))
-        messages.append(
-            TEXTS["rejects"].format(
-                share=share,
-                kinds=", ".join(kinds[:_SHOWN_KINDS]),
-                most=recipe.ingest.max_reject_share,
-                allowing=allowing(share),
-            )
+        message = TEXTS["rejects"].format(
+            share=share,
+            kinds=", ".join(kinds[:_SHOWN_KINDS]),
+            most=recipe.ingest.max_reject_share,
+            allowing=allowing(share),
         )
+        messages.append(message)
     refusal = none_extended(recipe, sample)
     if refusal is not None:
         messages.append(f"the run is likely to stop: {refusal}")
