@@ -94,6 +94,7 @@ def comparison_svg(
         lead = _document(spans, source_id)
         documents[name] = pieces.document_before(spans, lead)
         all_spans += spans
+    # One scale, so that a shade means the same cosine in all sequences.
     shades = pieces.scale(pieces.scored(all_spans))
     longest = max(documents.values(), key=len)
 
@@ -285,6 +286,7 @@ def png(spans: Pieces, *, tokens: int, name: str) -> bytes:
             problem="drawing PNG needs it, and it is not installed",
             fix="pip install 'nextlong[png]', or draw SVG",
         ) from None
+    # A $ in a name begins no formula; and a font that lacks a script draws boxes.
     with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
         warnings.filterwarnings(
             "ignore", message=r"Glyph .* missing from font", category=UserWarning

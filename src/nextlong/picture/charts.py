@@ -75,6 +75,7 @@ def bars(
 
     Stacked, each name has one bar. `unit` follows a value.
     """
+    # Without a value, there is nothing to draw.
     longest = _longest(series, stacked=stacked)
     if longest <= 0:
         return Markup()
@@ -89,13 +90,15 @@ def bars(
         thick = max(8.0, 17.0 - 2 * len(series))
         group_height = thick * len(series)
     step = group_height + 6
-    top = _TOP + (_LABEL_HEIGHT if y_label else 0)
+    top = _top(y_label)
 
     marks: list[Markup] = []
     # Of each name: the value at which its next bar begins, which grows only if stacked.
     starts = [0.0] * len(names)
     for number, one_series in enumerate(series):
-        first_y = top if stacked else top + number * thick
+        first_y = top
+        if not stacked:
+            first_y += number * thick
         for index, value in enumerate(one_series.values):
             name = _bar_name(one_series, names[index], series, stacked=stacked)
             rectangle = _RECT.format(
@@ -218,6 +221,7 @@ def scatter(
     ys = [point.y for point in points]
     min_x = min(xs)
     min_y = min(ys)
+    # 10 units of margin on each side.
     unit_x = (_WIDTH - 20) / (max(xs) - min_x or 1)
     unit_y = (height - 20 - _LABEL_HEIGHT) / (max(ys) - min_y or 1)
 
@@ -284,7 +288,7 @@ def _drawn(
     if len(series) > 1:
         keys = [(one_series.name, one_series.colour) for one_series in series]
     size = (_WIDTH, foot + (_FOOT if x_label else 0))
-    top = _TOP + (_LABEL_HEIGHT if y_label else 0)
+    top = _top(y_label)
     box = (left, top, _WIDTH - _RIGHT, foot)
     draw = html.macro("picture/charts.html", "chart")
     return draw(
@@ -298,6 +302,10 @@ def _drawn(
         x_label,
         y_label,
     )
+
+
+def _top(y_label: str) -> float:
+    return _TOP + _LABEL_HEIGHT if y_label else _TOP
 
 
 def _apart(ticks: Ticks) -> Ticks:

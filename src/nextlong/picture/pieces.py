@@ -117,7 +117,9 @@ def short(text: str, max_chars: int) -> str:
     """Return text on one line, cut to at most `max_chars` characters."""
     words = clean(text).split()
     line = " ".join(words)
-    return line if len(line) <= max_chars else f"{line[: max_chars - 1]}…"
+    if len(line) <= max_chars:
+        return line
+    return f"{line[: max_chars - 1]}…"
 
 
 Pieces = Sequence[Span]
@@ -251,6 +253,8 @@ def example(pieces: Pieces) -> int:
             if piece.score > pieces[best].score:
                 nearest[piece.group] = index
     if nearest:
+        # The median, so that neither the best nor the worst pair stands for the
+        # sequence.
         by_cosine = sorted(nearest.values(), key=lambda index: pieces[index].score)
         return by_cosine[len(by_cosine) // 2]
     for index, partner in enumerate(partners(pieces)):
@@ -325,6 +329,7 @@ def shared_words(text: str, other: str, known: Frequencies) -> list[str]:
     Those that many texts hold do not count.
     """
     shared = words_of(text) & words_of(other)
+    # In a few texts, every word would be rare.
     if known.texts >= _MIN_TEXTS:
         shared = _rarest(shared, known)
     by_rarity = sorted(shared, key=lambda word: (known.of[word], word))

@@ -95,6 +95,7 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     Values that are the same in all come first, once.
     """
     rows = [row(stats) for stats in compared]
+    # Without the name of the run, which is the heading of its column.
     keys = list(rows[0])[1:]
     shown = set(show_same(rows, keys, console))
     headings = _headings([str(row["run"]) for row in rows])
@@ -118,6 +119,7 @@ def _keys_of_headings(
     A swept key may only share its name with one of them.
     """
     keys = set()
+    # The first line of each heading is of one key, and so on.
     lines = [heading.split("\n") for heading in headings]
     for key, *values in zip(*lines, strict=False):
         own = [_NONE if row.get(key) is None else str(row[key]) for row in rows]
@@ -293,6 +295,7 @@ def _holders(run: Run) -> dict[str, _Holder]:
     """Return the first sequence that holds each document."""
     holders: dict[str, _Holder] = {}
     for sequence in run.sequences():
+        # A chunk that occurs twice counts once.
         chunks: dict[tuple[str, int], None] = {}
         for span in sequence.spans:
             if span.role in ("meta", "document"):

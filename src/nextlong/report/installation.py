@@ -52,6 +52,7 @@ def examine() -> Json:
     without torch.
     """
     requires: Sequence[str] = []
+    # From its sources, the package has no metadata.
     if list(metadata.distributions(name="nextlong")):
         requires = metadata.requires("nextlong") or []
     core = list(_packages("", requires))
@@ -109,6 +110,7 @@ def _packages(extra: str, requires: Sequence[str]) -> Iterator[Json]:
         if not _is_of(extra, needed):
             continue
         if needed.name == "nextlong":
+            # An extra may be made of other extras.
             for other in needed.extras:
                 yield from _packages(other, requires)
             continue

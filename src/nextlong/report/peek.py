@@ -117,6 +117,7 @@ def _is_narrow(console: Console) -> bool:
 
 def _cells(outline: Json, *, is_extended: bool) -> dict[str, str]:
     """Return the cells of a sequence in the list; "–" is what it cannot have."""
+    # Not 0, which would say that it was counted.
     cells = dict.fromkeys(_HEADINGS, "–")
     cells["#"] = str(outline["number"])
     cells["tokens"] = f"{outline['tokens']:,}"
@@ -148,6 +149,7 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
         cells = _span_cells(span, text, console)
         table.add_row(*(cells[name] for name in names))
+    # What gives way on a narrow terminal, in this order.
     flexible = [name for name in ("text", "metadata", "source") if name in names]
     columns = [names.index(name) for name in flexible]
     tables.shrink(table, console, columns=columns)

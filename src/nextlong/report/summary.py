@@ -72,6 +72,7 @@ def lines(written: Exported, *, named: str = "RUN") -> Facts:
 def _documents(recipe: Recipe, done: Artifacts) -> str:
     """Return how many documents were kept of how many records, and why not more."""
     records = 0
+    # Every record is counted once: as a document, or by what became of it.
     for part in done["ingest"].results(IngestResult):
         records += part.documents
         records += part.rejects + part.filtered_out + part.excluded
@@ -155,6 +156,7 @@ def exported(written: Exported) -> Facts:
     facts = []
     for split, arranged in rows.splits.items():
         facts.append((split, _split(arranged, written.room)))
+        # Only a mix of several runs counts them.
         for run, counts in zip(written.runs, arranged.of_runs, strict=False):
             sequences, tokens = counts
             given = f"{counted(sequences, 'sequence')}, {tokens:,} tokens"
@@ -218,6 +220,7 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
     """Return in parentheses why records are no kept documents, by reason."""
     selected = done["select"].result(SelectResult)
     ingested = done["ingest"].results(IngestResult)
+    # Only `ingest.dedup: minhash` has the step.
     near: Sequence[NearDuplicatesResult] = []
     if "near_duplicates" in done:
         near = done["near_duplicates"].results(NearDuplicatesResult)

@@ -192,6 +192,7 @@ def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:
             if key not in files:
                 files[key] = _recognised(recipe, tell)
             sized = pipeline.sized(recipe, files[key])
+            # Building all steps finds what a run would refuse before its first one.
             steps = pipeline.route(sized, files[key])
         except NextlongError as error:
             failing.append(f"{name} will fail: {error}")
@@ -236,6 +237,7 @@ def run_variants(
             causes = "; ".join(why_fewer(run.recipe.compose, run.steps))
         except NextlongError as failure:
             error = str(failure)
+        # Shared steps were there before, so only new ones count for this variant.
         new = set(run_dir.glob(f"*/{store.MANIFEST}")) - before
         seconds = []
         for path in new:

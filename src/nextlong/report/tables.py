@@ -86,6 +86,7 @@ def show_facts(
     room = max(_MIN_FACT_CELLS, console.width - width)
     for name, value in facts:
         style = "yellow" if name == "warning" else ""
+        # A wrapped command could not be copied.
         is_wrapped = console.is_terminal and name not in _COMMANDS
         parts = wrapped(value, room) if is_wrapped else [value]
         shown = visible(f"\n{'':<{width}}".join(parts))
@@ -170,6 +171,7 @@ def shrink(filled: Table, console: Console, *, columns: Sequence[int]) -> None:
     if not console.is_terminal:
         return
     gaps = _GAP_CELLS * (len(filled.columns) - 1)
+    # As wide as the widest cell, so that rich does not shrink all columns alike.
     for column in filled.columns:
         texts = (column.header, *column.cells)
         widest = max(console.measure(text).maximum for text in texts)
@@ -230,6 +232,7 @@ def _blocks(
     block_cells = name_cells - _GAP_CELLS
     for index in range(names, len(widths)):
         column_cells = _GAP_CELLS + widths[index]
+        # A block has at least one column, even if that is too wide.
         is_full = max_cells is not None and block_cells + column_cells > max_cells
         if is_full and blocks[-1]:
             blocks.append([])

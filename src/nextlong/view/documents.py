@@ -66,6 +66,7 @@ def snippet(text: str, query: str) -> list[tuple[str, bool]]:
 
     With each piece comes whether it is a term.
     """
+    # The longest first, so that a phrase is marked as a whole.
     terms = sorted(parse(query), key=len, reverse=True)
     if not terms:
         return [(_cut(text, 0, _AFTER), False)]
@@ -154,6 +155,8 @@ def search(
                     continue
                 is_first = (shard, index) == (first.shard, first.batch)
                 share = (shard + index / batches.count) / shards
+                # One batch is searched however short the time is, so that each request
+                # goes on.
                 if not is_first and time.monotonic() > until:
                     return MatchingDocuments(documents, Place(shard, index), share)
                 first_row = first.row if is_first else 0
@@ -230,6 +233,7 @@ def _open(files: ExitStack, path: Path, *names: str) -> pa.RecordBatchFileReader
     """Return a reader of the named columns of a DOCUMENTS file, or of all."""
     fields = [schemas.DOCUMENTS.get_field_index(name) for name in names] or None
     options = pa.ipc.IpcReadOptions(included_fields=fields)
+    # Of a mapped file, only the columns that are read come from the disk.
     mapped = pa.memory_map(str(path))
     reader = pa.ipc.open_file(mapped, options=options)
     return files.enter_context(reader)

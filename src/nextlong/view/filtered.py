@@ -164,6 +164,7 @@ def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[Entry]:
 
 def _of_drafts(run: Run) -> Iterator[Kind]:
     attempt = Attempt(run.steps)
+    # Each task records a few examples.
     pairs: list[Sequence[int]] = []
     skipped = 0
     for part in attempt.drafted:

@@ -78,6 +78,7 @@ class View:
         if self.exported is not None:
             name = "-".join(map(str, parts)) + ".html"
             return name if name in self.exported else ""
+        # A name must not lead out of its place in a link.
         path = "/".join(quote(str(part), safe="") for part in (variant, *parts))
         given = {
             name: value for name, value in query.items() if value not in (None, "", ())
@@ -231,6 +232,7 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: Query = EVERY) 
             if _fits(span, chosen):
                 fitting.append((index, span))
     shown = [(index, span) for index, span in fitting if index >= first]
+    # A static copy has no next page.
     limit = len(shown) if view.is_static else _CHUNK_ROWS
     has_negatives = any(span.role == "negative" for span in spans)
     mark = Mark(source, name, sequence=f"{view.name}/{number}")
@@ -265,6 +267,8 @@ def _explorer(
 
     `beside` names it among several.
     """
+    # The viewer's script asks for two texts when a piece is chosen; a static copy has
+    # all of them in the page.
     one = variant.sequence(number)
     address = quote(beside or view.name, safe="")
     texts: Json = {"url": f"/{address}/sequence/{number}/pairs/{{place}}"}
@@ -338,6 +342,7 @@ def document(view: View, doc_id: int) -> str:
         known["source_id"] or f"Document {doc_id}",
         doc_id=doc_id,
         document=known,
+        # A document may have a million chunks.
         shown=known["texts"][:_SHOWN_CHUNKS],
         characters=sum(map(len, known["texts"])),
         mark=_mark_of(view, Mark(known["source"], known["source_id"])),
@@ -388,6 +393,7 @@ def _side(view: View, name: str, variant: OpenVariant, doc_id: int | None) -> Js
     side: Json = {"name": name, "is_searching": False, "number": None, "url": ""}
     if doc_id is None:
         return side
+    # One match is enough, and the page asks again if time is up before it.
     found = variant.index.find(Query(about=doc_id), limit=1, seconds=_SECONDS)
     side["is_searching"] = not found.numbers and not found.is_complete
     side["read"] = found.read
@@ -440,6 +446,7 @@ def filtered_out(view: View, key: str, *, first: int) -> str:
 
 def marked(view: View) -> str:
     """Return the page of marks."""
+    # Marks are of the run directory, so all variants share them.
     run_dir = view.variants.run_dir
     marks = documents.read_marks(run_dir)
     path = run_dir / documents.MARKS_FILE

@@ -117,6 +117,7 @@ class SequenceIndex:
         read = len(self._run)
         numbers = np.arange(read)
         column = sort.removeprefix("-")
+        # A plain list reads nothing.
         if query != EVERY or column in SORTS:
             matches = self._matches(query)
             until = time.monotonic() + seconds
@@ -169,6 +170,7 @@ class SequenceIndex:
         """
         found, _ = self._found(self._matches(query))
         numbers = found[:_COUNTED]
+        # NaN is the cosine of a sequence without negatives, and in no bin.
         histograms = {}
         for name, row in zip(SORTS, self.values, strict=True):
             column = row[numbers]
@@ -254,6 +256,7 @@ class SequenceIndex:
 
         Only rows that have one are in it.
         """
+        # A chunk may be in many sequences, so its text is searched once.
         known = matches.known_chunks
         if len(known) > _KNOWN_CHUNKS:
             known.clear()

@@ -285,6 +285,7 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
     Raises NextlongError if the port is taken.
     """
     with socket.socket() as listener:
+        # A viewer that has just been stopped must not block its port.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((_HOST, port))
@@ -295,6 +296,7 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
                 problem=f"it cannot be used on {_HOST} ({error})",
                 fix="choose another, or 0 for any free port",
             ) from None
+        # 192 random bits, new at each start.
         token = secrets.token_urlsafe(24)
         config = uvicorn.Config(
             application(run, token=token),
@@ -327,6 +329,7 @@ async def _guard(
         refusal = PlainTextResponse(_NO_TOKEN, 403)
     response = refusal or await call_next(request)
     response.headers.update(_HEADERS)
+    # From then on, the cookie is enough.
     if given and is_known:
         response.headers["Set-Cookie"] = (
             f"{cookie}={token}; HttpOnly; SameSite=Strict; Path=/"
@@ -343,14 +346,17 @@ def _refusal(method: str, headers: Headers) -> PlainTextResponse | None:
     """Return why a request is refused whatever its token is; None if it is not."""
     hosts = headers.getlist("host")
     origin = headers.get("origin")
+    # A name of another site may lead to this address (DNS rebinding).
     if len(hosts) != 1 or not _is_local(hosts[0]):
         return PlainTextResponse(
             "this viewer answers only to the hosts 127.0.0.1 and localhost", 421
         )
+    # Browsers name the site that a request comes from; tools name none.
     is_own_origin = origin in (None, f"http://{hosts[0]}")
     is_own_site = headers.get("sec-fetch-site", "none") in ("none", "same-origin")
     if not is_own_origin or not is_own_site:
         return PlainTextResponse("cross-site requests are refused", 403)
+    # A browser sends an origin with every form; a tool has the token in a header.
     if method == "POST" and origin is None and not headers.get("authorization"):
         return PlainTextResponse("a form must be posted with an Origin header", 403)
     if method not in _METHODS:

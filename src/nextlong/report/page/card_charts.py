@@ -110,6 +110,7 @@ def histogram(
     for indexes in bins.values():
         cells = numbers.row("", *path, indexes, part).cells
         counts_of_bins.append([cell.value or 0 for cell in cells])
+    # Percents, so that runs of different sizes can be compared.
     percents = []
     for counts in zip(*counts_of_bins, strict=True):
         total = max(1, sum(counts))
@@ -180,6 +181,7 @@ def _shown_role(role: str) -> str:
 def outcomes(numbers: Numbers) -> Markup:
     """Draw what became of the drafts."""
     yields = [stats["yields"] for stats in numbers]
+    # Spare sequences and untried drafts were both not needed.
     spare = [of_run["spare"] + of_run["untried"] for of_run in yields]
     dropped = [sum(of_run["dropped"].values()) for of_run in yields]
     series = [
@@ -203,6 +205,7 @@ def seconds_by_step(numbers: Numbers) -> Markup:
         seconds = {step["step"]: step["seconds"] or 0.0 for step in stats["steps"]}
         seconds_of_runs.append(seconds)
         min_seconds = _MIN_TIME_SHARE * sum(seconds.values())
+        # A step is drawn if it takes long in one of the runs.
         shown |= {name: None for name, taken in seconds.items() if taken >= min_seconds}
     values = []
     for seconds in seconds_of_runs:
@@ -234,6 +237,7 @@ def _series(
                 name,
                 colour=f"run{run}",
                 values=values[run] if values else (),
+                # A series has either values or points.
                 points=points[run] if points else (),
             )
         )

@@ -130,6 +130,7 @@ def _costs(numbers: Numbers) -> list[Table]:
     for of_run, stats in _captioned(numbers):
         rows = []
         for index, step in enumerate(stats["steps"]):
+            # The formats of an export have no title of their own.
             title = STEP_TITLES.get(step["step"], "write the files")
             cells = [
                 cell(stats, ("steps", index, key), form, unit=unit)
@@ -295,6 +296,7 @@ def _masks(stats: RunStats) -> tuple[str, ...]:
 def _content(numbers: Numbers) -> list[_Topic]:
     sources = _sources(numbers)
     as_negative = " as a negative" if numbers.is_extended else ""
+    # The card has the documents of a sequence, too.
     lengths = _distribution(
         numbers,
         ("documents", "Length of the corpus's documents, in characters"),
@@ -459,6 +461,7 @@ def _distribution(
 
 def _sources(numbers: Numbers) -> list[str]:
     """Return every source, the one with most tokens first."""
+    # Over all runs, so that their charts have the same order.
     tokens = Counter[str]()
     for stats in numbers:
         tokens.update(stats["tokens"]["by_source"])
@@ -496,6 +499,7 @@ def _yields(numbers: Numbers) -> list[TableRow]:
         reasons |= dict.fromkeys(stats["yields"]["dropped"])
     for reason in reasons:
         rows.append(numbers.row(f"dropped: {reason}", "yields", "dropped", reason))
+        # A row of an example that no run has is left out by `filled`.
         for index in range(_DROPPED_EXAMPLES):
             path = ("yields", "dropped_examples", reason, index)
             rows.append(numbers.row("example", *path))
@@ -551,6 +555,7 @@ def _filtered(numbers: Numbers) -> list[TableRow]:
     for file in evaluation_files:
         name = f"chunks that share text with {file}"
         rows.append(numbers.row(name, "corpus", "contaminated", file))
+    # What follows must be 0, unless the recipe asks for copies of meta-chunks.
     expected = _expected_repeats(numbers)
     rows += [
         numbers.row(

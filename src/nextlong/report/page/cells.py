@@ -76,6 +76,7 @@ def cell(
     parent: Any = {}
     for key in path:
         if isinstance(value, Mapping):
+            # A key of a mapping, or an index of a list.
             is_known = key in value
         else:
             is_known = key in range(len(value or ()))
@@ -121,6 +122,7 @@ def spoken_bin(low: float, high: float) -> str:
 
 def short_names(runs: Sequence[str]) -> list[str]:
     """Return the names of runs, RUN or RUN@VARIANT, without their common prefix."""
+    # Cut behind each / and @.
     parts_of_runs = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
     shared = 0
     while _share_parts(parts_of_runs, shared + 1):
@@ -139,6 +141,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
     They are their methods, else the differing parts of their names.
     """
+    # A method says most, where it differs in all runs.
     methods = [run.recipe.compose.method for run in runs]
     if len(set(methods)) == len(runs):
         return methods
@@ -207,6 +210,7 @@ class Numbers:
         The entries are sorted by the values of their keys `by`.
         """
         indexes_of: dict[tuple[Any, ...], list[int | None]] = {}
+        # Runs have different entries, so one is found by its keys and not by its index.
         for run, stats in enumerate(self):
             for index, entry in enumerate(_list_at(stats, path)):
                 key = tuple(entry[name] for name in by)
@@ -221,6 +225,7 @@ class Numbers:
             is_share = isinstance(low, float) and high < 2
             spoken = f"{low:.2f}" if is_share else spoken_bin(low, high)
             indexes_of[form.format(spoken)] = indexes
+        # The share of a bin needs the total of all bins, so rows are made twice.
         totals = [0] * len(self.all_stats)
         for name, indexes in indexes_of.items():
             counts = self.row(name, *path, indexes, part, form="{}").cells
@@ -253,6 +258,7 @@ class Numbers:
         rows = []
         for path, name in {**LABELS["settings"], **LABELS["amounts"]}.items():
             keys = path.split(".")
+            # The meanings are listed by the last part of the path.
             meanings = SETTINGS.get(keys[-1], {})
             row = self.row(name, *keys)
             cells = [_explained(shown, meanings) for shown in row.cells]

@@ -55,6 +55,7 @@ def draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
     sources, names = corpus_files.document_columns(
         documents, run.corpus.documents, ("source", "source_id")
     )
+    # Shape (n,), as `ids`.
     points = []
     for (x, y), source, name in zip(positions, sources, names, strict=True):
         points.append(Point(float(x), float(y), f"{source}: {name}"))
@@ -65,6 +66,7 @@ def draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
         *_background(sources[:count].tolist(), points[:count]),
         *_marked(marked, lead=lead),
     ]
+    # Singular values squared are proportional to the variance of each component.
     variances = singular**2
     return {
         "chart": charts.scatter(
@@ -105,6 +107,7 @@ def _background(sources: Sequence[str], points: Sequence[Point]) -> list[Series]
     counts = Counter(sources)
     colours: Mapping[str, str] = {}
     if len(counts) > 1:
+        # Of a single source, a colour would say nothing.
         largest = [name for name, _ in counts.most_common(len(MAP_COLOURS))]
         colours = dict(zip(largest, MAP_COLOURS, strict=False))
     others = [name for name in counts if name not in colours]

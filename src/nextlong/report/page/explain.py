@@ -82,6 +82,7 @@ def reading(card: str, all_stats: Sequence[RunStats], names: Sequence[str]) -> s
     if not is_extended(all_stats):
         texts = texts | TEXTS["read_documents"]
     text = texts[card].format(**LIMITS)
+    # What is the same for all runs is said once, without their names.
     references = [_references(card, stats) for stats in all_stats]
     if len(set(references)) == 1:
         return f"{text} {references[0]}".strip()
@@ -104,6 +105,8 @@ def _references(card: str, stats: RunStats) -> str:
     elif card == "near":
         parts, values = _near_duplicate_references(stats)
     elif card == "roles" and tokens["meta_share"]:
+        # The usual tokens are of sequences of 32,768; a share of longer ones is
+        # smaller.
         shares = [count / setting["target_tokens"] for count in _META_TOKENS]
         parts = ["usual share"]
         values = {"usual": _META_TOKENS, "shares": shares}

@@ -40,6 +40,7 @@ def near_duplicate_pairs(
         ids = np.array([chunk, *range(first, first + count)])
         texts = run.corpus.texts(ids).tolist()
         words = pieces.words_of(texts[0])
+        # Of these, the one that shares most words with it is shown.
         shared = [len(words & pieces.words_of(text)) for text in texts[1:]]
         nearest = 1 + shared.index(max(shared))
         documents = corpus_files.documents_of(ids[[0, nearest]], run.corpus.chunks)
@@ -97,6 +98,7 @@ def _pieces(text: str, ranges: Sequence[tuple[int, int]]) -> Pieces:
     is_covered = np.zeros(len(text), np.bool_)  # of each character, for runs overlap
     for start, end in ranges:
         is_covered[start:end] = True
+    # A long text is shown from its first shared words on.
     first = max(0, min(ranges)[0] - _CHARS_BEFORE) if ranges else 0
     last = min(len(text), first + _EXAMPLE_CHARS)
     changes = first + 1 + np.flatnonzero(np.diff(is_covered[first:last]))

@@ -48,12 +48,14 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
     chosen = _choose(runs, names)
     if not chosen:
         return None
+    # One scale for all strips, so that a shade means the same cosine in all of them.
     scores = []
     pieces_in_all = 0
     for one in chosen:
         scores += pieces.scored(one.sequence.spans)
         pieces_in_all += len(one.sequence.spans)
     scale = pieces.scale(scores)
+    # All texts of the page together are limited, whatever the number of runs.
     limit = _TEXT_CHARS // pieces_in_all
     is_alone = len(runs) == 1
     after = []

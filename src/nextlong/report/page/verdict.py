@@ -94,8 +94,10 @@ def _passed(stats: RunStats, warning_names: Collection[str]) -> tuple[str, ...]:
     has_random_pairs = value_at(stats, "similarity.random") is not None
     reasons_left_out = [left_out["reason"] for left_out in stats["corpus"]["left_out"]]
     applies = {name: value_at(stats, path) is not None for name, path in _NEEDS.items()}
+    # A run that makes all it can has no number to fall short of.
     applies["fewer-sequences"] = stats["yields"]["asked"] != "all"
     applies["unrelated-negatives"] = setting["negatives"] == "top" and has_random_pairs
+    # Of a single source, all negatives come from it.
     applies["one-source"] = has_sources and stats["negatives"] is not None
     applies["stand-in-tokenizer"] = (
         setting["target_tokens"] >= THRESHOLDS.stand_in_tokens
@@ -132,6 +134,7 @@ def _not_yet(
     if len(changes) < len(messages):
         solved = f"{len(changes)} of {problems}"
 
+    # Most warnings can be accepted by a user who knows better; some forbid training.
     level = "look"
     decision = f"Not yet: solve {problems} and build the data again."
     if any(warning["name"] in _FATAL for warning in warnings):
@@ -142,6 +145,7 @@ def _not_yet(
         decision=decision,
         reasons=(*messages, *cautions),
         passed=passed,
+        # Two warnings may propose the same change.
         settings=tuple(dict.fromkeys(changes)),
         solved=solved,
     )

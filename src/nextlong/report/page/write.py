@@ -45,6 +45,7 @@ def leave(run: Run) -> str:
     path = place_of([run])
     is_current = False
     if path.is_file():
+        # The head of a page names the data that it shows; the rest is not read.
         with path.open(encoding="utf-8", errors="replace") as file:
             is_current = identity([run]) in file.read(HEAD_CHARS)
     if not is_current:
@@ -108,6 +109,7 @@ def page(runs: Sequence[Run]) -> str:
         _shown(run, run_stats, name)
         for run, run_stats, name in zip(runs, all_stats, names, strict=True)
     ]
+    # The policy names both by their hashes, so they are put in unchanged.
     style = html.style()
     script = html.script()
     return html.render(
@@ -149,6 +151,7 @@ def _source_of(text: str) -> str:
 def _shown(run: Run, run_stats: cells.RunStats, name: str) -> Json:
     """Return what the page says of one run."""
     decided = verdict(run_stats, is_stand_in=run.recipe.tokenizer.train is not None)
+    # The command that builds the data again, with what the warnings propose.
     again = ""
     if decided.settings:
         command = ["nextlong", "run", str(run.variant.recipe_file)]

@@ -59,6 +59,7 @@ class Amounts:
 
     def times(self, factor: float) -> Amounts:
         """Return the amounts of a corpus like this one, `factor` times as large."""
+        # Dimensions stay; queries, drafts and sequences follow from the recipe again.
         grown = (
             "text_bytes",
             "documents",
@@ -145,6 +146,7 @@ def amounts_of(
         drafting = _extended(recipe, corpus, chars_per_token=chars_per_token)
     else:
         drafting = _concatenated(recipe, corpus, chars_per_token=chars_per_token)
+    # No draft has more chunks than the corpus.
     draft_chunks = min(corpus.chunks, drafting.chars / max(1.0, corpus.chunk_chars))
     wanted = recipe.compose.sequences
     sequences = drafting.max_sequences
@@ -153,6 +155,7 @@ def amounts_of(
 
     amounts = replace(
         corpus,
+        # Replaced below by methods that search for chunks.
         vectors=corpus.kept_documents,
         queries=drafting.queries,
         embedded=corpus.chunks,
@@ -203,6 +206,7 @@ def _concatenated(
     """Return the drafts of a method that concatenates documents."""
     method = method_of(recipe)
     sequence_chars = recipe.sequence_tokens * chars_per_token
+    # Where documents are used once, they last for so many sequences.
     max_sequences = corpus.kept_chars / sequence_chars
     is_searching = Need.DOCUMENT_NEIGHBOURS in method.needs
     if is_searching and method.repeats_documents(recipe.options):
@@ -241,6 +245,8 @@ def _with_document_search(
     if neighbours is None:  # as many as fill a sequence several times
         chars = keys.document_chars(recipe.sequence_tokens, chars_per_token)
         neighbours = math.ceil(4 * chars / _document_chars(amounts))
+    # Methods search for the neighbours of all documents, or of those that are sampled
+    # as first documents.
     queries = amounts.kept_documents
     if method.searches == "sampled documents":
         queries = min(queries, _max_drawn(recipe))
@@ -262,6 +268,8 @@ def _with_chunk_search(recipe: Recipe, amounts: Amounts) -> Amounts:
             meta_documents=amounts.drafts,
         )
         wanted = amounts.queries + amounts.drafts * per_draft
+        # The lists of several documents share chunks. Of all others, a random share is
+        # embedded as controls (docs/search.md).
         shortlisted = different(amounts.chunks, wanted)
         embedded = shortlisted + CONTROL_SHARE * (amounts.chunks - shortlisted)
     return replace(

@@ -138,12 +138,15 @@ def _cost(
 ) -> Cost:
     """Return what a step takes at a rate, without the bytes that it writes."""
     work = amounts.of(estimate.work)
+    # A step that can use a GPU runs on GPUs wherever there are any.
     on_gpus = machines.gpus > 0 and step.resources.gpu != "unused"
+    # A GPU has a rate of its own, measured or assumed.
     seconds = _times(rate.on_gpu if on_gpus else rate.seconds, work)
     tasks = round(amounts.of(estimate.tasks))
     tasks = max(1, tasks)
     start_s = 0.0
     if work:
+        # A worker does its share of the work, or at least one task.
         start_s = rate.start_s(work / min(tasks, machines.workers))
     if estimate.task_s and seconds:
         tasks = max(tasks, math.ceil(seconds / estimate.task_s))
@@ -228,6 +231,7 @@ def _peak_memory(
         at_once = min(cost.tasks, slots, cost.at_once or slots)
         memory[name] = cost.memory_bytes * max(1, at_once)
     # A step whose time is unknown takes none in `when`, but its memory counts.
+    # Memory grows only where a step begins, so the peak is at one of the beginnings.
     peaks = [0.0, *memory.values()]
     for begin, _ in when.values():
         running = [name for name, (low, high) in when.items() if low <= begin < high]
@@ -244,6 +248,7 @@ def schedule(
     free takes the next task, those of the first step first. Handing tasks over takes
     the head a moment each, one after the other, and that is what ends scaling at last.
     """
+    # Of each step that has not started: the names of the steps that it needs.
     waiting: dict[str, set[str]] = {}
     for step in steps:
         if step.name in cost_of:
@@ -297,6 +302,7 @@ class _Timeline:
             # The first task of a worker takes the start as well.
             if self._begun[name] < self._machines.workers:
                 task_s += cost.start_s
+            # Of tasks that end at the same time, the one that began first comes first.
             number = sum(self._begun.values())
             heapq.heappush(self.ends, (self._head_free_at + task_s, number, name))
             self._running[name] += 1

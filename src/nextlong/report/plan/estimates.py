@@ -74,6 +74,7 @@ def _decontaminate(recipe: Recipe) -> Estimate:
         work="kept_chars",
         seconds=5e-8,
         disk="chunks",
+        # A row of CHUNKS, and whether the chunk was removed.
         bytes=22,
         tasks="shards",
         memory=_evaluation_bytes(recipe),
@@ -85,6 +86,7 @@ def _evaluation_bytes(recipe: Recipe) -> float:
     text_bytes = 0.0
     for file in recipe.decontaminate.files:
         with open_binary(file) as stream:
+            # Only its size is needed; the route reads the file.
             size = stream.seek(0, io.SEEK_END)
         is_compressed = PurePosixPath(file).suffix in COMPRESSIONS
         text_bytes += size / (_COMPRESSED_SHARE if is_compressed else 1)
@@ -101,6 +103,7 @@ def _minhash(recipe: Recipe) -> Estimate:
         work="kept_chars",
         seconds=5e-8,
         disk="documents",
+        # 128 values of 4 bytes, and for each band a hash and a row.
         bytes=512 + 12 * _bands(recipe),
         tasks="shards",
     )
@@ -117,6 +120,7 @@ def _similar_pairs(recipe: Recipe) -> Estimate:
         seconds=2e-5,
         disk="documents",
         bytes=16.0,
+        # Documents that exceed the memory of a task are compared in several passes.
         tasks=lambda amounts: bands * passes(amounts),
         memory=lambda amounts: 60 * amounts.documents / passes(amounts),
     )
@@ -153,6 +157,7 @@ def _keywords(recipe: Recipe) -> Estimate:
         disk="kept_documents",
         bytes=80,
         tasks="shards",
+        # Its speed is not measured, so the time of the step is unknown.
         rate="queries" if is_model else TRIED,
     )
 

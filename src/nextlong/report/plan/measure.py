@@ -79,6 +79,7 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
     trial = try_route(recipe, documents, chars_per_token=tokenizing.chars_per_token)
     # Without those of a model, the dimensions that LSA found in the trial.
     dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))
+    # The trial has run every step in this process, with all of its libraries.
     process_bytes = resident_bytes() or WORKER_BYTES
     return Measured(
         sample=sample,
@@ -94,6 +95,7 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
 def _some_chunks(recipe: Recipe, sample: CorpusSample) -> tuple[list[str], list[bool]]:
     """Return some chunks, spread over the documents, and which begin their document."""
     options = recipe.chunk.model_dump()
+    # Spread evenly over the documents.
     every_document = max(1, len(sample.looked_at) // _MEASURED_CHUNKS)
     chunks: list[str] = []
     begins: list[bool] = []
@@ -110,6 +112,8 @@ def _time_product(dimensions: int) -> float:
     random = np.random.default_rng(0)
     shape = (_SEARCH_ROWS, dimensions)
     with threadpool_limits(1):
+        # Half precision as vectors are stored, so that converting them is timed as
+        # well.
         stored = random.standard_normal(shape, dtype=np.float32).astype(np.float16)
         queries = stored[:_SEARCH_QUERIES].astype(np.float32)
         queries @ queries.T  # the first product takes longer, so it is not timed
@@ -161,6 +165,7 @@ def _measure_tokenizer(
     chars = sum(map(len, chunks))
     chars = max(1, chars)
     began = time.process_time()
+    # Every worker begins with the reference.
     encoder = TextEncoder(tokenizer, engine="reference")
     ids, _ = encoder.encode_chunks(chunks, begins)
     slow_s = (time.process_time() - began) / chars

@@ -69,6 +69,8 @@ class Plan:
         taken = []
         for machines, cost_of in self.on:
             if step.name in cost_of:
+                # A step alone is not charged for the start of a run, nor for handing
+                # over tasks.
                 alone = machines._replace(head_s=0.0, start_s=0.0)
                 taken.append(total([step], {step.name: cost_of[step.name]}, alone))
         return taken
@@ -89,6 +91,7 @@ class Plan:
         for (machines, _), sums in zip(self.on, self.totals, strict=True):
             values = machines._asdict() | sums._asdict()
             all_to_do.append(values)
+        # In the order in which the page prints them.
         messages = (self.loses, *self.warnings, self.missing)
         return {
             "run_dir": self.recipe.run_dir,
@@ -125,6 +128,7 @@ def plan(
         check_encoder(recipe, corpus)
     except EncoderError as error:
         missing = str(error)
+    # As a run does before its first step.
     check(recipe, corpus, "before the lock", skip=NOT_PLANNED)
     check(recipe, corpus, "in the run directory", skip=NOT_PLANNED)
     files = corpus.files
@@ -139,6 +143,7 @@ def plan(
         if not state.startswith("done")
     ]
     known = Plan(recipe=recipe, steps=steps, states=states, missing=missing)
+    # Nothing is left to estimate here.
     if not todo and not scenario.is_elsewhere:
         return known
     _check_writable(recipe)
@@ -228,6 +233,7 @@ def _check_writable(recipe: Recipe) -> None:
 def _lost(recipe: Recipe, amounts: Amounts, measured: Measured) -> list[float]:
     """Return the documents of the planned corpus that are dropped, by reason."""
     corpus_sample = measured.sample
+    # Of a corpus of another size, the same shares are dropped.
     factor = amounts.chunks / max(1.0, corpus_sample.size.chunks)
     dropped = corpus_sample.dropped(
         recipe, chars_per_token=measured.tokenizing.chars_per_token
@@ -337,6 +343,7 @@ def _cells(planned: Plan, taken: Sequence[Total]) -> list[str]:
     if _has_gpus(planned):
         gpu_hours = taken[-1].gpu_seconds / 3600
         cells.append(f"{gpu_hours:,.1f}" if gpu_hours else "")
+    # Of other machines, the table shows the time only.
     here = taken[0]
     disk = _size(here.disk_bytes, decimals=1, min_gb_bytes=1e10)
     memory = _size(here.memory_bytes, decimals=0, min_gb_bytes=1e11)

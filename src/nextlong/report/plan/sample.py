@@ -53,6 +53,7 @@ class CorpusSample:
         Sources have their shares after caps and weights.
         """
         random = np.random.default_rng(0)
+        # A document is as likely as the documents that it stands for are many.
         chances = self.stands_for / self.stands_for.max()
         is_likely = random.random(len(self.chars)) < chances
         rows = random.permutation(np.flatnonzero(is_likely))
@@ -67,6 +68,7 @@ class CorpusSample:
         """
         longest = recipe.sequence_tokens * chars_per_token
         is_eligible = self.chunks >= recipe.compose.min_meta_chunks
+        # Documents of too few chunks are negatives at any length, so they are not lost.
         is_long = is_eligible & (self.chars >= longest)
         gaps = self._gap_chars(recipe, chars_per_token=chars_per_token)
         is_tight = is_eligible & ~is_long & (self.chars + gaps >= longest)
@@ -174,6 +176,7 @@ def _read_amounts(
 
 def _rejects(looks: Sequence[Look]) -> dict[RejectKind, float]:
     """Return how many records of the whole corpus are rejected, by kind."""
+    # What was read of a source is scaled to the size of the source.
     rejects: dict[RejectKind, float] = {}
     for look in looks:
         for kind, count in look.rejects.items():
@@ -190,6 +193,7 @@ def _nothing_found(
             problem="it excludes all documents of a sample",
             fix="delete lines of it, or set it to null",
         )
+    # Of what was read, as a run would list it.
     rejected: Counter[RejectKind] = Counter()
     skipped: Counter[str] = Counter()
     for look in corpus.looks:

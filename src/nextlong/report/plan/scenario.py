@@ -114,6 +114,7 @@ def _corpus(
         shard_bytes = shard_bytes_of(recipe.ingest, files)
     else:
         corpus = corpus.times(scenario.chunks / max(1.0, corpus.chunks))
+        # A corpus of another size is not in files: only its text sets the shards.
         min_shards = 1
         shard_bytes = shard_bytes_of(recipe.ingest, text_bytes=corpus.text_bytes)
     shards = max(min_shards, math.ceil(corpus.text_bytes / shard_bytes))
@@ -122,6 +123,7 @@ def _corpus(
 
 def _machines(recipe: Recipe, measured: Measured, scenario: Scenario) -> list[Machines]:
     """Return this machine, and the machines of the scenario if there are others."""
+    # The serial executor runs tasks in the main process.
     worker_bytes = 0.0 if recipe.executor == "serial" else WORKER_BYTES
     workers = pipeline.worker_count(recipe)
     here = Machines(
@@ -133,10 +135,12 @@ def _machines(recipe: Recipe, measured: Measured, scenario: Scenario) -> list[Ma
     )
     if not scenario.is_elsewhere:
         return [here]
+    # Each node has as many workers as this machine, if nothing else is asked.
     all_workers = scenario.nodes * (scenario.workers or workers)
     elsewhere = Machines(
         workers=all_workers,
         gpus=scenario.nodes * scenario.gpus,
+        # Several nodes are reached through Ray.
         head_s=RAY_HEAD_S if scenario.nodes > 1 else HEAD_S,
         start_s=scenario.start_s,
         process_bytes=measured.process_bytes + worker_bytes * all_workers,
@@ -161,6 +165,7 @@ def _rates(
             on_gpu = shape.operations(tokens) / (scenario.gpu_tflops * 1e12)
     return {
         "encoder": Rate(encoding.chunk_s, encoding.unknown, on_gpu),
+        # A model that writes queries is not asked for its speed.
         "queries": Rate(None),
         "products": Rate(measured.product_s, on_gpu=GPU_PRODUCT_S),
         **measured.tokenizing.rates,

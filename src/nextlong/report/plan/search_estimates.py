@@ -48,6 +48,7 @@ def preparation(recipe: Recipe) -> Estimate:
     estimate = _PREPARATIONS.get(encoder.section)
     if estimate is not None:
         return estimate(encoder)
+    # Of a plug-in, the trial tells what its preparation takes.
     if kind_of(encoder).is_tried:
         return Estimate(work="chunks", seconds=0.0, disk="chunks")
     return Estimate(work=1, seconds=0.0, rate="")
@@ -95,6 +96,7 @@ def embedding(recipe: Recipe) -> Estimate:
     return Estimate(
         work="embedded",
         seconds=6e-5,
+        # One value per dimension, in half precision.
         disk=_chunk_values,
         bytes=2,
         tasks=tasks,
@@ -140,6 +142,7 @@ def clusters(recipe: Recipe) -> Estimate:
         return partitioned.SAMPLE_PER_CLUSTER * count(amounts) * amounts.dimensions
 
     return _of_products(
+        # Each iteration compares every sampled vector with every centre.
         work=lambda amounts: (
             partitioned.ITERATIONS * count(amounts) * sample_values(amounts)
         ),
@@ -155,6 +158,7 @@ def partition(recipe: Recipe) -> Estimate:
     if_clustered = partial(_only_if, count)
     return _of_products(
         work=lambda amounts: count(amounts) * amounts.vectors * amounts.dimensions,
+        # The number of its cluster, of two bytes.
         disk=if_clustered(lambda amounts: amounts.vectors),
         bytes=2,
         tasks="shards",
@@ -283,6 +287,7 @@ def read_bytes(amounts: Amounts) -> float:
 
 def _search_products(amounts: Amounts) -> float:
     """Return a search in multiply-adds, with the time that keeping neighbours takes."""
+    # An index compares a query with a part of the vectors only.
     visited = amounts.vectors * amounts.dimensions * amounts.visited_share
     return amounts.queries * visited + amounts.all_neighbours * _FOUND_PRODUCTS
 
@@ -326,6 +331,7 @@ def _least_scores_reads(amounts: Amounts) -> float:
 
 _MINE: Final = _of_products(
     work=_mine_products,
+    # An id of 8 bytes and a score of 4 for each neighbour.
     disk="all_neighbours",
     bytes=12,
     tasks=_mine_tasks,
@@ -360,6 +366,7 @@ ESTIMATES: Final[Mapping[str, Estimate]] = {
     "shortlist": Estimate(
         work=_marking_work,
         seconds=1e-4,
+        # A byte of marks for each chunk.
         disk="chunks",
         bytes=1,
         tasks="shards",
@@ -398,6 +405,7 @@ ESTIMATES: Final[Mapping[str, Estimate]] = {
         work=_if_blocks(
             lambda amounts: mine.MAX_SAMPLE * amounts.queries * amounts.dimensions
         ),
+        # A bound of 4 bytes for each query.
         disk=_if_blocks(lambda amounts: amounts.queries),
         bytes=4,
         tasks=_least_scores_tasks,

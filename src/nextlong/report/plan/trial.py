@@ -147,16 +147,21 @@ def recipe_for(
         "name": None,
     }
     values["ingest"] |= {
+        # One shard; what is excluded is not among the texts.
         "sources": [{"path": str(folder / "sample.jsonl")}],
         "shard_mb": 1_000,
         "exclude": None,
     }
+    # Evaluation files may be large, and their cost does not depend on the corpus.
     values["decontaminate"] |= {"files": []}
+    # Exact search on the CPU; its products are timed apart.
     values["search"] |= {"index": EXACT, "device": "cpu"}
     values["export"] |= {"push": None}
     if values["export"].get("megatron_eod") is not None:
         values["export"] |= {"megatron_eod": END_OF_TEXT}
     if recipe.tokenizer.train is None:
+        # The user's own tokenizer may take a second to load, in every step that uses
+        # it.
         tokenizer_file = folder / "tokenizer.json"
         _train_tokenizer(texts, tokenizer_file)
         values["tokenizer"] |= {
@@ -179,6 +184,7 @@ def recipe_for(
     target = min(recipe.compose.target_tokens, int(tokens / room))
     target = max(_MIN_TOKENS, target)
     if is_extended:
+        # Three of the whole trial.
         sequences = chars // _CHARS_PER_EXTENDED_SEQUENCE
     else:
         sequences = int(tokens / target / 2)
@@ -212,6 +218,7 @@ class Timed(SerialExecutor):
         step = label.rpartition(" task ")[0]
 
         def timed() -> object:
+            # Processor time, because other programs may keep the machine busy.
             began = time.process_time()
             result = call(*arguments)
             self.seconds[step] += time.process_time() - began

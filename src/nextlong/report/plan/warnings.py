@@ -53,6 +53,7 @@ def none_extended(recipe: Recipe, sample: CorpusSample) -> CorpusError | None:
 def of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample) -> list[str]:
     """Return why the run is likely to stop, or would be faster with another index."""
     messages = []
+    # As ingest counts them: rejects over all records.
     rejected = sum(sample.rejects.values())
     share = rejected / max(1.0, rejected + sample.size.documents)
     if share > recipe.ingest.max_reject_share:
@@ -75,6 +76,7 @@ def of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample) -> list[str]:
 
 def _faster_index(recipe: Recipe, amounts: Amounts) -> list[str]:
     """Return that an approximate index would be faster than exact search, if so."""
+    # Chosen as the run would choose under `auto`.
     has_gpu = search_index.has_gpu(recipe.search)
     index, _ = search_index.choose(amounts.search, has_gpu=has_gpu)
     if not index_kind(index).is_built:
@@ -90,6 +92,7 @@ def of_this_machine(recipe: Recipe, needed: Total) -> list[str]:
     """Return what this machine lacks for a run: disk space, or memory."""
     messages = []
     run_dir = recipe.run_path.absolute()
+    # The run directory may not exist yet; the nearest folder above it is on its disk.
     parents = (path for path in (run_dir, *run_dir.parents) if path.exists())
     free = shutil.disk_usage(next(parents)).free
     if needed.disk_bytes > free:
@@ -173,6 +176,7 @@ def _heavy_reuse(
     recipe: Recipe, amounts: Amounts, chunks_per_sequence: float
 ) -> DataWarning | None:
     uses = amounts.sequences * chunks_per_sequence
+    # Of so many random uses, `different` chunks are used at all.
     mean = uses / max(1.0, different(amounts.chunks, uses))
     if mean <= THRESHOLDS.max_uses or recipe.compose.max_uses is not None:
         return None
