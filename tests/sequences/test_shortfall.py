@@ -97,7 +97,7 @@ def test_spare_drafts_are_tried_once_all_documents_are_drawn(recipe_for, half, r
         line for line in lines if line.startswith("compose: ") and "documents" in line
     ]
     assert re.fullmatch(
-        rf"compose: \d\d of 58 sequences from 65 documents; .*\d+ {DROPPED}; .*drafting more of the sampled documents",
+        rf"compose: \d\d of 58 sequences from 65 documents; .*\d+ {DROPPED}; .*sampled documents",
         told,
     )
     assert (
@@ -384,9 +384,9 @@ def test_all_that_can_be_made_says_what_fell_out_and_why(
     )
     code, told, _ = run_command(recipe, tmp_path, capsys)
     assert code == 0
-    assert "(38 of 65 documents have compose.min_meta_chunks=2 chunks or more; " in told
-    assert "dropped: too few negatives to reach target_tokens, such as " in told
-    assert "chunks used compose.max_uses=1 times, the maximum)" in told
+    assert "(38 of 65 documents " in told
+    assert f"dropped: {DropReason.TOO_FEW_NEGATIVES}, " in told
+    assert "compose.max_uses=1 times" in told
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_fewer_than_asked_is_never_without_a_reason(
     )
     code, told, _ = run_command(recipe, tmp_path, capsys)
     assert code == 0
-    assert ", fewer than compose.sequences=5,000 (65 documents gave " in told
+    assert "compose.sequences=5,000 (65 documents " in told
     assert "()" not in told
 
 
@@ -438,10 +438,8 @@ def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(
     )
     code, _, err = run_command(recipe, tmp_path, capsys)
     assert code == 2
-    assert (
-        "200 of 200 documents have compose.min_meta_chunks=2 chunks or more; 133 of them were sampled; "
-        in err
-    )
+    assert "200 of 200 documents " in err
+    assert "; 133 of them " in err
     assert f" dropped: {DropReason.TOO_FEW_CANDIDATES}, such as c.jsonl:" in err
-    assert " that repeat the document or each other were filtered out" in err
-    assert "set ingest.dedup: minhash to keep one of each" in err
+    assert "filtered out" in err
+    assert "ingest.dedup: minhash" in err

