@@ -82,8 +82,9 @@ def test_the_scarcest_run_sets_the_scale():
 
 
 def test_a_run_without_sequences():
-    with pytest.raises(CorpusError, match="run 1 of the mix has no sequence"):
+    with pytest.raises(CorpusError) as error:
         _mix([index_of([1]), index_of([], run=1)], weights=[1, 1], by="sequences")
+    assert error.value.where == "run 1 of the mix"
 
 
 @given(
@@ -219,10 +220,9 @@ def test_of_rows_with_the_same_room_the_last_one_is_filled():
 
 
 def test_a_sequence_longer_than_a_row():
-    with pytest.raises(
-        RecipeError, match="pack=10 tokens a row cannot hold sequence 1, which has 11"
-    ):
+    with pytest.raises(RecipeError) as error:
         rows_of([1, 11], row_tokens=10)
+    assert (error.value.where, error.value.value) == ("pack", "10")
 
 
 def test_nothing_to_pack():

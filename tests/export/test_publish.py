@@ -150,11 +150,10 @@ def test_another_export_with_the_same_names_is_refused_or_replaced(
         **CONTENTS,
         "train/part-00001.parquet": b"SECOND" * 1000,
     }  # of the same size
-    with pytest.raises(
-        ExportError,
-        match="contains 1 file of another export, such as 'train/part-00001.parquet'",
-    ):
+    with pytest.raises(ExportError) as error:
         publish(export(tmp_path, changed), destination)
+    assert error.value.where == destination
+    assert "'train/part-00001.parquet'" in error.value.problem
     assert data_at(destination) == CONTENTS
     sent = publish(export(tmp_path, changed), destination, others="replace")
     assert sent == [
@@ -234,11 +233,10 @@ def test_a_push_that_failed_goes_on_where_it_was(flaky, tmp_path, monkeypatch):
         3,
     ):  # each push sends one more before the network is gone; the README comes last
         flaky.failures[:] = [None, *[ConnectionError("gone")] * 3]
-        with pytest.raises(
-            ExportError,
-            match=r"could not be sent to flaky://bucket/there: gone; try again",
-        ):
+        with pytest.raises(ExportError) as error:
             publish(files, url, threads=1)
+        assert error.value.where == url
+        assert error.value.problem.endswith(": gone")
         assert len(data_at(url)) == arrived
         assert "README.md" not in data_at(url)
     flaky.failures.clear()
@@ -255,8 +253,10 @@ def test_transient_errors_are_tried_again(flaky, tmp_path):
 def test_lasting_errors_are_not_tried_again(flaky, tmp_path, monkeypatch):
     monkeypatch.setattr("nextlong.export.publish._FIRST_PAUSE_S", 3600)
     flaky.failures[:] = [PermissionError("Access Denied")]
-    with pytest.raises(ExportError, match=r"Access Denied; check your credentials"):
+    with pytest.raises(ExportError) as error:
         publish(export(tmp_path), "flaky://bucket/there", threads=1)
+    assert error.value.problem.endswith("Access Denied")
+    assert "credentials" in error.value.fix
 
 
 def test_no_file_is_there_in_part_while_a_push_runs(tmp_path):
@@ -297,11 +297,9 @@ def test_replacing_repairs_a_file_that_was_damaged_in_place(tmp_path):
 def test_files_of_another_export_are_refused_or_replaced(destination, tmp_path):
     publish(export(tmp_path), destination)
     fewer = {name: content for name, content in CONTENTS.items() if "00002" not in name}
-    with pytest.raises(
-        ExportError,
-        match=r"contains 1 file of another export, such as 'train/part-00002.parquet'",
-    ):
+    with pytest.raises(ExportError) as error:
         publish(export(tmp_path, fewer), destination)
+    assert "'train/part-00002.parquet'" in error.value.problem
     assert data_at(destination) == CONTENTS
     assert publish(export(tmp_path, fewer), destination, others="replace") == [
         "README.md"
@@ -314,11 +312,10 @@ def test_files_that_no_push_put_there_are_left_alone(tmp_path):
     there.mkdir()
     (there / "mine.parquet").write_bytes(b"mine")
     for others in ("refuse", "replace"):
-        with pytest.raises(
-            ExportError,
-            match=r"1 file that nextlong did not export, such as 'mine.parquet'",
-        ):
+        with pytest.raises(ExportError) as error:
             publish(export(tmp_path), str(there), others=others)
+        assert error.value.where == str(there)
+        assert "'mine.parquet'" in error.value.problem
     assert held_at(str(there)) == {"mine.parquet": b"mine"}
     (there / "mine.parquet").rename(there / "README.md")
     with pytest.raises(ExportError, match="would be overwritten"):
@@ -337,8 +334,9 @@ def test_a_licence_and_hidden_files_may_lie_there(tmp_path):
 def test_an_altered_file_is_not_published(tmp_path):
     files = export(tmp_path)
     files[1].path.write_bytes(b"fIrst" * 1000)
-    with pytest.raises(RunError, match=r"part-00000.parquet is not what was exported"):
+    with pytest.raises(RunError) as error:
         publish(files, str(tmp_path / "there"))
+    assert error.value.where == str(files[1].path)
     assert "train/part-00000.parquet" not in data_at(str(tmp_path / "there"))
 
 
@@ -349,9 +347,9 @@ def test_an_altered_file_is_not_published(tmp_path):
             "nosuch://x/y",
             r"the destination 'nosuch://x/y': .*use a local path or a URL that fsspec knows",
         ),
-        ("FILE", r"is a file; name a folder"),
-        ("UNDER", r"could not be reached: .*check the path"),
-        ("DAMAGED", r"contains a damaged \.nextlong-push\.json; delete that file"),
+        ("FILE", "is a file"),
+        ("UNDER", r"not be reached: .*check the path"),
+        ("DAMAGED", r"damaged \.nextlong-push\.json; delete"),
     ],
 )
 def test_a_destination_that_cannot_be_is_refused(url, message, tmp_path):
@@ -461,16 +459,15 @@ def test_the_record_comes_back(place):
 )
 def test_a_damaged_record_is_refused_with_its_cure(tmp_path, text):
     (tmp_path / RECORD).write_text(text)
-    with pytest.raises(
-        ExportError,
-        match="contains a damaged .*delete that file, and the files that are to be sent again",
-    ):
+    with pytest.raises(ExportError) as error:
         Destination(str(tmp_path)).read_record()
+    assert error.value.where == str(tmp_path)
+    assert RECORD in error.value.problem
 
 
 def test_a_file_is_no_destination(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ExportError, match="is a file; name a folder"):
+    with pytest.raises(ExportError, match="is a file"):
         Destination(str(tmp_path / "file")).sizes()
 
 

@@ -1,19 +1,21 @@
-"""Arrange sequences in rows: split them into train and validation, mix runs, and pack sequences.
+"""Arrange sequences in rows: split them, mix runs, and pack sequences.
 
-In:  references to the SEQUENCES of finished runs (SEQUENCE_INDEX: run, part, place, length, key).
-Out: for each split, the SEQUENCE_INDEX in row order and the offsets of its rows, shape (rows + 1,); an export shard is a
-     range of rows.
+In:  references to the SEQUENCES of finished runs (SEQUENCE_INDEX: run, part, place,
+     length, key).
+Out: for each split, the SEQUENCE_INDEX in row order and the offsets of its rows, shape
+     (rows + 1,); an export shard is a range of rows.
 
-Only numbers are read, no tokens and no text. Proportions are exact to one sequence, and the order depends on the sequences
-alone: mixing interleaves runs evenly (Sainte-Laguë's method), splitting hashes each key independently, and packing is
-best-fit decreasing (at most 11/9 of the minimum number of rows; Johnson 1973).
+Only numbers are read, no tokens and no text. Proportions are exact to one sequence, and
+the order depends on the sequences alone: mixing interleaves runs evenly (Sainte-Laguë's
+method), splitting hashes each key independently, and packing is best-fit decreasing (at
+most 11/9 of the minimum number of rows; Johnson 1973).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -27,46 +29,11 @@ from nextlong.engine.step import Artifacts, TaskResult
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.rng import keyed_hash, threshold_for
 
-
-def _mix(
-    indexes: Sequence[NDArray[Any]],
-    *,
-    weights: Sequence[float],
-    by: Literal["sequences", "tokens"],
-) -> NDArray[Any]:
-    """Return the sequences of several runs in the proportions of `weights`, evenly interleaved, none repeated.
-
-    The run with the fewest sequences for its weight is used completely and sets the scale; of each other run the first
-    sequences are used. Raises CorpusError for a run without sequences.
-    """
-    for place, index in enumerate(indexes):
-        if not len(index):
-            cure = "remove it from the mix, or run its recipe again"
-            raise CorpusError(f"run {place} of the mix has no sequences; {cure}")
-    # (n,) for each run: the sequences or tokens up to and including each of its sequences.
-    ends = [
-        np.cumsum(index["length"] if by == "tokens" else np.ones(len(index), np.int64))
-        for index in indexes
-    ]
-    shares = [
-        Fraction(str(weight)) for weight in weights
-    ]  # exactly as written: 0.1 is 1/10
-    scale = min(int(end[-1]) / share for end, share in zip(ends, shares, strict=True))
-    chosen, moments = [], []
-    for index, end, share in zip(indexes, ends, shares, strict=True):
-        count = int(np.searchsorted(end, int(scale * share), side="right"))
-        chosen.append(index[:count])
-        # Order sequences by the relative position, from 0 to 1, of their middle within their own run.
-        middles = end[:count] - np.diff(end[:count], prepend=0) / 2
-        moments.append(middles / end[count - 1] if count else middles)
-    return np.concatenate(chosen)[np.argsort(np.concatenate(moments), kind="stable")]
-
-
 SPLITS = ("train", "validation")
 SharedChunks = Literal["keep", "leave-out"]
 FEWER_LEFT_OUT: Final = (
-    "compose.max_uses lets fewer sequences share a chunk, a smaller export.validation touches fewer, and "
-    "export.shared_chunks=keep leaves none out"
+    "compose.max_uses lets fewer sequences share a chunk, a smaller export.validation "
+    "touches fewer, and export.shared_chunks=keep leaves none out"
 )
 
 
@@ -85,139 +52,246 @@ class Arrangement:
 def arrange_rows(
     out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arrangement
 ) -> RowsResult:
-    """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split, and count their contents."""
+    """Write the rows of each split, and count their contents.
+
+    They are `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy`.
+    """
     splits, left_out = arranged(runs, arrangement)
-    total, empty = (
-        left_out + sum(map(len, splits.values())),
-        [name for name, index in splits.items() if not len(index)],
-    )
-    if (
-        total and empty and arrangement.validation
-    ):  # `refuse_nothing` explains runs without any sequence
-        problem = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
-        sharing = f": {left_out:,} share a chunk with validation and are filtered out; {FEWER_LEFT_OUT}"
-        raise CorpusError(
-            problem
-            + (
-                sharing
-                if left_out
-                else "; make more sequences, or choose another share"
-            )
+    _check_splits(splits, arrangement, left_out=left_out)
+    contents = _contents_of(splits, runs)
+    results = {}
+    for name, index in splits.items():
+        content = contents[name]
+        row_index, offsets = packed(index, row_tokens=arrangement.pack)
+        np.save(f"{out}.{name}.index.npy", row_index)
+        np.save(f"{out}.{name}.offsets.npy", offsets)
+        lengths = row_index["length"]
+        row_tokens = np.diff(np.append(0, np.cumsum(lengths))[offsets])
+        runs_used: list[tuple[int, int]] = []
+        if len(runs) > 1:
+            for number in range(len(runs)):
+                run_lengths = lengths[row_index["run"] == number]
+                runs_used.append((len(run_lengths), int(run_lengths.sum())))
+        is_short = row_tokens < (arrangement.pack or 0)
+        in_train = 0
+        if name == "validation":
+            in_train = _shared_chunks(content.chunks, contents["train"].chunks)
+        results[name] = SplitResult(
+            rows=len(offsets) - 1,
+            sequences=len(row_index),
+            documents=content.documents,
+            tokens=int(lengths.sum()),
+            of_runs=tuple(runs_used),
+            short_rows=int(is_short.sum()),
+            chunks=sum(map(len, content.chunks.values())),
+            chunks_in_train=in_train,
         )
-    # The content hashes of the documents of each split, and the distinct chunks of each corpus that it uses.
-    hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
-    chunks: dict[str, dict[Hashable, NDArray[np.int64]]] = {name: {} for name in splits}
+    return RowsResult(left_out=left_out, **results)
+
+
+def _check_splits(
+    splits: Mapping[str, NDArray[Any]], arrangement: Arrangement, *, left_out: int
+) -> None:
+    """Raise CorpusError if a split of some sequences is empty.
+
+    `refuse_nothing` explains runs without any sequence.
+    """
+    total = left_out + sum(map(len, splits.values()))
+    empty = [name for name, index in splits.items() if not len(index)]
+    if not (total and empty and arrangement.validation):
+        return
+    problem = f"leaves no sequence for {empty[0]} of {total:,}"
+    fix = "make more sequences, or choose another share"
+    if left_out:
+        problem += f": {left_out:,} share a chunk with validation and are filtered out"
+        fix = FEWER_LEFT_OUT
+    raise CorpusError(
+        where="export.validation",
+        value=f"{arrangement.validation:g}",
+        problem=problem,
+        fix=fix,
+    )
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What the sequences of a split name.
+
+    hashes: of the contents of documents, an array for each run
+    chunks: the distinct ones of each corpus, ascending
+    """
+
+    hashes: list[NDArray[np.uint64]] = field(default_factory=list)
+    chunks: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
+
+    @property
+    def documents(self) -> int:
+        """Distinct documents."""
+        return len(np.unique(np.concatenate(self.hashes))) if self.hashes else 0
+
+
+def _contents_of(
+    splits: Mapping[str, NDArray[Any]], runs: Sequence[SequenceFiles]
+) -> dict[str, _Contents]:
+    """Return the documents and chunks of the sequences of each split."""
+    contents = {name: _Contents() for name in splits}
     for number, run in enumerate(runs):
-        ids, offsets = run.chunk_ids()
+        all_ids, offsets = run.chunk_ids()
         firsts = np.cumsum([0, *run.take])
         for name, index in splits.items():
-            of_run = index[index["run"] == number]
-            is_named = np.zeros(len(offsets) - 1, np.bool_)
-            is_named[firsts[of_run["part"]] + of_run["place"]] = True
-            chunk_ids = np.unique(ids[np.repeat(is_named, np.diff(offsets))])
-            chunks[name][run.corpus_id] = np.union1d(
-                chunks[name].get(run.corpus_id, chunk_ids), chunk_ids
-            )
+            used = index[index["run"] == number]
+            is_used = np.zeros(len(offsets) - 1, np.bool_)
+            is_used[firsts[used["part"]] + used["place"]] = True
+            chunk_ids = np.unique(all_ids[np.repeat(is_used, np.diff(offsets))])
+            chunks = contents[name].chunks
+            known_ids = chunks.get(run.corpus_id, chunk_ids)
+            chunks[run.corpus_id] = np.union1d(known_ids, chunk_ids)
             if len(chunk_ids):
                 doc_ids = corpus_files.documents_of(chunk_ids, run.corpus.chunks)
-                hashes_of[name].append(corpus_files.array_rows(doc_ids, run.hashes))
-    documents = {
-        name: len(np.unique(np.concatenate(hashes))) if hashes else 0
-        for name, hashes in hashes_of.items()
-    }
-    both = (
-        (some, chunks["train"][corpus])
-        for corpus, some in chunks.get("validation", {}).items()
-    )
-    shared = sum(len(np.intersect1d(*pair, assume_unique=True)) for pair in both)
-    written = {}
-    for name, index in splits.items():
-        index, offsets = packed(index, row_tokens=arrangement.pack)
-        np.save(f"{out}.{name}.index.npy", index)
-        np.save(f"{out}.{name}.offsets.npy", offsets)
-        of_runs = [
-            index[index["run"] == number]["length"] for number in range(len(runs))
-        ]
-        row_tokens = np.diff(np.append(0, np.cumsum(index["length"]))[offsets])
-        written[name] = SplitResult(
-            rows=len(offsets) - 1,
-            sequences=len(index),
-            documents=documents[name],
-            tokens=int(index["length"].sum()),
-            of_runs=tuple((len(lengths), int(lengths.sum())) for lengths in of_runs)
-            if len(runs) > 1
-            else (),
-            short_rows=int((row_tokens < (arrangement.pack or 0)).sum()),
-            chunks=sum(map(len, chunks[name].values())),
-            chunks_in_train=0 if name == "train" else shared,
-        )
-    return RowsResult(left_out=left_out, **written)
+                hashes = corpus_files.array_rows(doc_ids, run.hashes)
+                contents[name].hashes.append(hashes)
+    return contents
+
+
+def _shared_chunks(
+    chunks: Mapping[Hashable, NDArray[np.int64]],
+    others: Mapping[Hashable, NDArray[np.int64]],
+) -> int:
+    """Return how many chunks are among others of the same corpus."""
+    shared = 0
+    for corpus, ids in chunks.items():
+        shared += len(np.intersect1d(ids, others[corpus], assume_unique=True))
+    return shared
 
 
 def arranged(
     runs: Sequence[SequenceFiles], arrangement: Arrangement
 ) -> tuple[dict[str, NDArray[Any]], int]:
-    """Return the SEQUENCE_INDEX of each split, mixed, and the number of sequences filtered out because of shared chunks."""
-    index = np.concatenate(
-        [run.read_index(run=number) for number, run in enumerate(runs)]
-    )
+    """Return the SEQUENCE_INDEX of each split, mixed, and how many are left out.
+
+    Sequences of train are left out because they share chunks with validation.
+    """
+    indexes = [run.read_index(run=number) for number, run in enumerate(runs)]
+    index = np.concatenate(indexes)
     if not arrangement.validation:
         return {"train": _mixed(index, "train", len(runs), arrangement)}, 0
-    # Each key is hashed independently, so a meta-document is in the same split whatever the run, length or method.
+    # Each key is hashed independently, so a meta-document is in the same split whatever
+    # the run, length or method.
     hashes = keyed_hash(index["key"], seed=arrangement.seed, stage="split")
     held_out: NDArray[np.bool_] = hashes < threshold_for(arrangement.validation)
     is_shared = np.zeros(len(index), np.bool_)
     if arrangement.shared_chunks == "leave-out":
-        references, corpora = (
-            [run.chunk_ids() for run in runs],
-            [run.corpus_id for run in runs],
-        )
-        # (m,) each, for every chunk of every sequence: its id, the sequence, and the number of its CHUNKS. Ids are compared only
-        # within the same CHUNKS; between runs with different CHUNKS only the split by key holds.
-        chunk_ids = np.concatenate([ids for ids, _ in references])
-        owners = np.repeat(
-            np.arange(len(index)),
-            np.concatenate([np.diff(ends) for _, ends in references]),
-        )
-        corpus = np.array([corpora.index(corpus) for corpus in corpora])[index["run"]][
-            owners
-        ]
-        for number in np.unique(corpus):
-            train, withheld = (
-                (corpus == number) & (held_out[owners] == side)
-                for side in (False, True)
-            )
-            is_shared[owners[train][np.isin(chunk_ids[train], chunk_ids[withheld])]] = (
-                True
-            )
+        is_shared = _shares_chunks(runs, index, held_out)
     splits = {"train": index[~held_out & ~is_shared], "validation": index[held_out]}
     mixed = {
-        name: _mixed(of_runs, name, len(runs), arrangement)
-        for name, of_runs in splits.items()
+        name: _mixed(split, name, len(runs), arrangement)
+        for name, split in splits.items()
     }
     return mixed, int(is_shared.sum())
+
+
+def _shares_chunks(
+    runs: Sequence[SequenceFiles], index: NDArray[Any], held_out: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Return which sequences of train share a chunk with one that is held out.
+
+    Ids are compared only within the same CHUNKS; between runs with different CHUNKS only
+    the split by key holds.
+    """
+    # (m,) each, for every chunk of every sequence: its id, the sequence, and the number
+    # of its CHUNKS.
+    ids_of_runs = []
+    counts = []  # chunks of each sequence
+    for run in runs:
+        ids, offsets = run.chunk_ids()
+        ids_of_runs.append(ids)
+        counts.append(np.diff(offsets))
+    chunk_ids = np.concatenate(ids_of_runs)
+    owners = np.repeat(np.arange(len(index)), np.concatenate(counts))
+    corpora = [run.corpus_id for run in runs]
+    corpus_of_run = np.array([corpora.index(corpus) for corpus in corpora])
+    corpus_of_chunk = corpus_of_run[index["run"]][owners]
+
+    is_withheld = held_out[owners]
+    is_shared = np.zeros(len(index), np.bool_)
+    for number in np.unique(corpus_of_chunk):
+        is_of_corpus = corpus_of_chunk == number
+        train = is_of_corpus & ~is_withheld
+        withheld_ids = chunk_ids[is_of_corpus & is_withheld]
+        is_repeated = np.isin(chunk_ids[train], withheld_ids)
+        is_shared[owners[train][is_repeated]] = True
+    return is_shared
 
 
 def _mixed(
     index: NDArray[Any], split: str, runs: int, arrangement: Arrangement
 ) -> NDArray[Any]:
-    """Mix the sequences of a split in the requested proportions; interleave all evenly if there are none."""
+    """Mix the sequences of a split in the requested proportions.
+
+    Without proportions, all are interleaved evenly.
+    """
     if runs == 1 or not len(index):
         return index
-    of_runs = [index[index["run"] == number] for number in range(runs)]
+    indexes = [index[index["run"] == number] for number in range(runs)]
     if arrangement.mix is None:
-        present = [of_run for of_run in of_runs if len(of_run)]
-        return _mix(
-            present, weights=[len(of_run) for of_run in present], by="sequences"
-        )
-    for number, of_run in enumerate(of_runs):
-        if arrangement.validation and not len(of_run):
-            empty = f"has no sequence in {split} with export.validation={arrangement.validation:g}"
-            cure = "choose another share, or make more sequences"
+        present = [run_index for run_index in indexes if len(run_index)]
+        counts = [len(run_index) for run_index in present]
+        return _mix(present, weights=counts, by="sequences")
+    for number, run_index in enumerate(indexes):
+        if arrangement.validation and not len(run_index):
             raise CorpusError(
-                f"run {number} of the mix {empty}, so the proportions cannot be kept; {cure}"
+                where=f"run {number} of the mix",
+                problem=f"it has no sequence in {split} with "
+                f"export.validation={arrangement.validation:g}, so the proportions "
+                "cannot be kept",
+                fix="choose another share, or make more sequences",
             )
-    return _mix(of_runs, weights=arrangement.mix, by=arrangement.by)
+    return _mix(indexes, weights=arrangement.mix, by=arrangement.by)
+
+
+def _mix(
+    indexes: Sequence[NDArray[Any]],
+    *,
+    weights: Sequence[float],
+    by: Literal["sequences", "tokens"],
+) -> NDArray[Any]:
+    """Return the sequences of several runs in the proportions of `weights`.
+
+    They are evenly interleaved, and none is repeated. The run with the fewest sequences
+    for its weight is used completely and sets the scale; of each other run the first
+    sequences are used. Raises CorpusError for a run without sequences.
+    """
+    # (n,) for each run: the sequences or tokens up to and including each sequence.
+    ends_of_runs = []
+    for number, index in enumerate(indexes):
+        if not len(index):
+            raise CorpusError(
+                where=f"run {number} of the mix",
+                problem="it has no sequences",
+                fix="remove it from the mix, or run its recipe again",
+            )
+        amounts = np.ones(len(index), np.int64)
+        if by == "tokens":
+            amounts = index["length"]
+        ends_of_runs.append(np.cumsum(amounts))
+    # Exactly as written: 0.1 is 1/10.
+    shares = [Fraction(str(weight)) for weight in weights]
+    ends_and_shares = list(zip(ends_of_runs, shares, strict=True))
+    scale = min(int(ends[-1]) / share for ends, share in ends_and_shares)
+
+    # Sequences come in the order of their middles: from 0 to 1 within their own run.
+    chosen = []
+    middles = []
+    for index, (ends, share) in zip(indexes, ends_and_shares, strict=True):
+        count = int(np.searchsorted(ends, int(scale * share), side="right"))
+        used_ends = ends[:count]
+        used_middles = used_ends - np.diff(used_ends, prepend=0) / 2
+        if count:
+            used_middles = used_middles / used_ends[-1]
+        chosen.append(index[:count])
+        middles.append(used_middles)
+    order = np.argsort(np.concatenate(middles), kind="stable")
+    return np.concatenate(chosen)[order]
 
 
 def fill(tokens: int, *, rows: int, room: int) -> float:
@@ -248,7 +322,11 @@ class RowFiles:
 
 
 class SplitResult(TaskResult):
-    """Counts of a split; `of_runs`: the sequences and tokens of each run of a mix; `short_rows`: rows that are not full."""
+    """Counts of a split.
+
+    of_runs: the sequences and tokens of each run of a mix
+    short_rows: rows that are not full
+    """
 
     rows: int
     sequences: int
@@ -261,7 +339,10 @@ class SplitResult(TaskResult):
 
 
 class RowsResult(TaskResult):
-    """The splits, and the sequences that are in neither because they share chunks with validation."""
+    """The splits, and the sequences that are in neither.
+
+    These share chunks with validation.
+    """
 
     left_out: int
     train: SplitResult
@@ -270,55 +351,71 @@ class RowsResult(TaskResult):
     @property
     def splits(self) -> dict[str, SplitResult]:
         """The existing splits by name."""
-        return {"train": self.train} | (
-            {} if self.validation is None else {"validation": self.validation}
-        )
+        splits = {"train": self.train}
+        if self.validation is not None:
+            splits["validation"] = self.validation
+        return splits
 
 
 def packed(
     index: NDArray[Any], *, row_tokens: int | None
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Put each sequence into the row of at most `row_tokens` where it fits best, the longest first; None: one a row.
+    """Put each sequence into the row of at most `row_tokens` where it fits best.
 
-    Returns the index in row order and the offsets of the rows, shape (rows + 1,). The sequences of a row ascend, and rows are
-    in the order of their first sequence. Raises RecipeError for a sequence that is longer than a row.
+    The longest come first; None: one per row. Returns the index in row order and the
+    offsets of the rows, shape (rows + 1,). The sequences of a row ascend, and rows are
+    in the order of their first sequence. Raises RecipeError for a sequence that is
+    longer than a row.
     """
     if row_tokens is None:
         return index, np.arange(len(index) + 1)
     lengths = index["length"]
     if len(lengths) and lengths.max() > row_tokens:
         longest = int(np.argmax(lengths))
-        problem = f"pack={row_tokens} tokens a row cannot hold sequence {longest}, which has {int(lengths[longest])}"
         raise RecipeError(
-            f"{problem}; raise it to at least that (a multiple leaves no gap)"
+            where="pack",
+            value=row_tokens,
+            problem=f"tokens per row cannot hold sequence {longest}, which has "
+            f"{int(lengths[longest])}",
+            fix="raise it to at least that (a multiple leaves no gap)",
         )
-    row_of = np.empty(
-        len(lengths), np.int64
-    )  # the row of each sequence, numbered in the order of opening
-    rooms: list[int] = []  # the distinct numbers of free tokens of open rows, ascending
+    opened_row = _best_fit(lengths, row_tokens)  # of each sequence
+    # The rank of a row's first sequence among those of all rows is the row's number.
+    _, first_sequence = np.unique(opened_row, return_index=True)
+    number_of_row = np.argsort(np.argsort(first_sequence))
+    row_of_sequence = number_of_row[opened_row]
+    counts = np.bincount(row_of_sequence, minlength=len(first_sequence))
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    order = np.argsort(row_of_sequence, kind="stable")
+    return index[order], offsets
+
+
+def _best_fit(lengths: NDArray[np.int32], row_tokens: int) -> NDArray[np.int64]:
+    """Return the row of each sequence, numbered in the order of opening."""
+    row_of_sequence = np.empty(len(lengths), np.int64)
+    # The distinct numbers of free tokens of open rows, ascending, and the rows of each.
+    free_tokens: list[int] = []
     rows_with: dict[int, list[int]] = {}
-    count, descending = 0, np.argsort(-lengths, kind="stable")
+    opened = 0
+    descending = np.argsort(-lengths, kind="stable")
     for sequence, length in zip(
         descending.tolist(), lengths[descending].tolist(), strict=True
     ):
-        place = bisect_left(rooms, length)
-        if place == len(rooms):
-            row, room = count, row_tokens
-            count += 1
+        position = bisect_left(free_tokens, length)
+        if position == len(free_tokens):
+            row = opened
+            free = row_tokens
+            opened += 1
         else:
-            room = rooms[place]
-            row = rows_with[room].pop()
-            if not rows_with[room]:
-                del rooms[place]
-        row_of[sequence] = row
-        if left := room - length:
-            if not rows_with.setdefault(left, []):
-                insort(rooms, left)
-            rows_with[left].append(row)
-    # (rows,) the first sequence of each row; its rank among all rows gives the place of the row.
-    _, first = np.unique(row_of, return_index=True)
-    row_of = np.argsort(np.argsort(first))[row_of]
-    offsets = np.concatenate(
-        [[0], np.cumsum(np.bincount(row_of, minlength=len(first)))]
-    )
-    return index[np.argsort(row_of, kind="stable")], offsets
+            free = free_tokens[position]
+            row = rows_with[free].pop()
+            if not rows_with[free]:
+                del free_tokens[position]
+        row_of_sequence[sequence] = row
+        left = free - length
+        if left:
+            rows = rows_with.setdefault(left, [])
+            if not rows:
+                insort(free_tokens, left)
+            rows.append(row)
+    return row_of_sequence

@@ -40,7 +40,7 @@ _DECLARED: Final = (
     "name",
     "keys",
     "compressions",
-    "most_shard_mb",
+    "max_shard_mb",
     "extra_tokens",
     "eos",
     "no_packing",
@@ -140,7 +140,7 @@ class Export(Section):
 
     def _check_format(self, terms: Any) -> None:
         """Refuse values that one of the formats cannot be written with."""
-        max_shard_mb = terms.most_shard_mb
+        max_shard_mb = terms.max_shard_mb
         if self.shard_mb != "auto" and max_shard_mb and self.shard_mb > max_shard_mb:
             raise ValueError(
                 f"shard_mb is {self.shard_mb:g} but a {terms.name} file holds at most "

@@ -166,14 +166,14 @@ def test_what_it_wants_holds_in_recipes(install, own_run):
     [
         (
             "import nothing_of_this_name\n",
-            "cannot be loaded: ModuleNotFoundError: No module named 'nothing_of_this_name'",
+            "nothing_of_this_name",
         ),
-        ("FORMAT = 7\n", "is not a nextlong format but 7"),
+        ("FORMAT = 7\n", "but 7"),
         (
             "from types import SimpleNamespace\nFORMAT = SimpleNamespace(name='lines', keys=(), no_packing='')\n",
-            "is not a nextlong format but namespace(",
+            "but namespace(",
         ),
-        (MODULE.replace('name="lines"', 'name="rows"'), "calls itself 'rows'"),
+        (MODULE.replace('name="lines"', 'name="rows"'), "'rows'"),
     ],
 )
 def test_a_broken_package_is_named_with_the_cure(
@@ -182,7 +182,7 @@ def test_a_broken_package_is_named_with_the_cure(
     install(module)
     assert main(["export", str(own_run), "--to", "lines"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "error: format 'lines' of the distribution tiny_lines 1.0 " in said
+    assert "error: format 'lines' of the distribution tiny_lines 1.0: " in said
     assert told in said
     assert "uninstall it" in said
     assert "Traceback" not in said

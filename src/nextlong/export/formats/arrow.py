@@ -1,8 +1,9 @@
-"""Arrow: a folder that `datasets.load_from_disk` memory-maps, with the columns of the Parquet files.
+"""Arrow: a folder that `datasets.load_from_disk` memory-maps, with Parquet's columns.
 
-Files: `data-00000-of-00008.arrow` (Arrow stream format) for each shard, and `dataset_info.json` and `state.json`, as
-`save_to_disk` of the `datasets` library writes them. That library copies a complete table and saves it from one process;
-here shards are written in parallel, block by block, and the core does not need `datasets`.
+Files: `data-00000-of-00008.arrow` (Arrow stream format) for each shard, and
+`dataset_info.json` and `state.json`, as `save_to_disk` of the `datasets` library writes
+them. That library copies a complete table and saves it from one process; here shards are
+written in parallel, block by block, and the core does not need `datasets`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import xxhash
 
 from nextlong.artifacts.blocks import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats import base
 from nextlong.export.formats.base import (
     COLUMNS,
     Format,
     LoadingCode,
     Options,
+    check_index,
     rows_of,
     schema_of,
     to_table,
@@ -41,46 +42,60 @@ class _ArrowShard(ShardResult):
 def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _ArrowShard:
     """Write one shard beside `out`, one record batch per block."""
     path = out.with_name(f"data-{options.shard:05}-of-{options.shards:05}.arrow")
-    content, count = xxhash.xxh3_64(), 0
     columns = schema_of(COLUMNS, options.keys)
-    schema = columns.with_metadata(
-        {"huggingface": json.dumps({"info": {"features": _features(columns)}})}
-    )
+    # Where `datasets` looks for its description of the columns.
+    info = json.dumps({"info": {"features": _features(columns)}})
+    schema = columns.with_metadata({"huggingface": info})
+    content = xxhash.xxh3_64()
+    count = 0
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
         for block in rows:
             table = to_table(block, columns.names, options)
             writer.write_table(table.replace_schema_metadata(schema.metadata))
             count += len(block)
-            for chunk in (chunk for column in table.columns for chunk in column.chunks):
-                for buffer in filter(None, chunk.buffers()):
-                    content.update(buffer)
-    added = tuple(columns.names[len(COLUMNS) :])
+            for column in table.columns:
+                _add_hash(content, column)
     return _ArrowShard(
-        rows=count, file=path.name, xxh3=content.hexdigest(), added_columns=added
+        rows=count,
+        file=path.name,
+        xxh3=content.hexdigest(),
+        added_columns=tuple(columns.names[len(COLUMNS) :]),
     )
+
+
+def _add_hash(content: xxhash.xxh3_64, column: pa.ChunkedArray) -> None:
+    """Add the bytes of a column to a hash; a column without nulls has no buffer of them."""
+    for chunk in column.chunks:
+        for buffer in chunk.buffers():
+            if buffer is not None:
+                content.update(buffer)
 
 
 def _close(folder: Path, shards: Sequence[_ArrowShard]) -> None:
-    """Write `dataset_info.json` (columns) and `state.json` (files, and the hash by which `datasets` keys its caches)."""
-    features = _features(schema_of((*COLUMNS, *shards[0].added_columns)))
+    """Write `dataset_info.json` (columns) and `state.json` (files and fingerprint).
+
+    By the fingerprint `datasets` keys its caches.
+    """
     info = {
         "citation": "",
         "description": "",
-        "features": features,
+        "features": _features(schema_of((*COLUMNS, *shards[0].added_columns))),
         "homepage": "",
         "license": "",
     }
-    fingerprint = xxhash.xxh3_64_hexdigest(
-        "".join(shard.xxh3 for shard in shards).encode()
-    )
+    hashes = "".join(shard.xxh3 for shard in shards)
     state: Json = {
         "_data_files": [{"filename": shard.file} for shard in shards],
-        "_fingerprint": fingerprint,
+        "_fingerprint": xxhash.xxh3_64_hexdigest(hashes.encode()),
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": None,
     }
-    state |= {"_format_columns": None, "_format_kwargs": {}, "_format_type": None}
-    state |= {"_output_all_columns": False, "_split": None}
-    for name, content in (("dataset_info.json", info), ("state.json", state)):
-        (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
+    for name, described in (("dataset_info.json", info), ("state.json", state)):
+        text = json.dumps(described, indent=2)
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _describe_splits(names: Sequence[str]) -> Mapping[str, str]:
@@ -89,22 +104,21 @@ def _describe_splits(names: Sequence[str]) -> Mapping[str, str]:
 
 
 def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of the files in `state.json`. Raises ValueError for columns that `dataset_info.json` does not have."""
-    state, info = (
-        json.loads((folder / name).read_bytes())
-        for name in ("state.json", "dataset_info.json")
-    )
-    base.check_index(
-        "state.json", [file["filename"] for file in state["_data_files"]], files
-    )
+    """Yield the rows of the files in `state.json`.
+
+    Raises ValueError for columns that `dataset_info.json` does not have.
+    """
+    state = json.loads((folder / "state.json").read_bytes())
+    info = json.loads((folder / "dataset_info.json").read_bytes())
+    listed = [file["filename"] for file in state["_data_files"]]
+    check_index("state.json", listed, files)
     for name in files:
-        with (
-            pa.memory_map(str(folder / name)) as mapped,
-            pa.ipc.open_stream(mapped) as reader,
-        ):
+        path = str(folder / name)
+        with pa.memory_map(path) as mapped, pa.ipc.open_stream(mapped) as reader:
             if _features(reader.schema) != info["features"]:
                 raise ValueError(
-                    f"{name} has other columns than dataset_info.json says: {reader.schema.names}"
+                    f"{name} has other columns than dataset_info.json says: "
+                    f"{reader.schema.names}"
                 )
             for batch in reader:
                 yield from rows_of(batch)
@@ -120,10 +134,9 @@ def _feature(kind: pa.DataType) -> Json:
         return {"feature": _feature(kind.value_type), "_type": "List"}
     if pa.types.is_struct(kind):
         return {field.name: _feature(field.type) for field in kind.fields}
-    return {
-        "dtype": "float32" if kind == pa.float32() else str(kind),
-        "_type": "Value",
-    }  # Arrow's name is "float"
+    # Arrow's own name of float32 is "float".
+    dtype = "float32" if kind == pa.float32() else str(kind)
+    return {"dtype": dtype, "_type": "Value"}
 
 
 FORMAT = Format(

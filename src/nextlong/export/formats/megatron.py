@@ -1,10 +1,13 @@
 """Megatron: `.bin` and `.idx` files, version 1, for Megatron-LM, GPT-NeoX and NeMo.
 
-Files: a pair `part-00000.bin`, `part-00000.idx` for each shard, and `blend.txt`, which lists the pairs with their tokens.
+Files: a pair `part-00000.bin`, `part-00000.idx` for each shard, and `blend.txt`, which
+lists the pairs with their tokens.
 
-The `.bin` file holds only the ids of the synthesized documents, concatenated: uint16 if the vocabulary fits, else int32. The
-`.idx` file has a magic word, version, dtype code, both counts, the length (int32) and byte offset (int64) of each sequence,
-and the bounds of documents in sequences (int64). Each synthesized document is one sequence and one document here.
+The `.bin` file holds only the ids of the synthesized documents, concatenated: uint16 if
+the vocabulary fits, else int32. The `.idx` file has a magic word, version, dtype code,
+both counts, the length (int32) and byte offset (int64) of each sequence, and the bounds
+of documents in sequences (int64). Each synthesized document is one sequence and one
+document here.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +30,10 @@ from nextlong.export.formats.base import Format, LoadingCode, Options, check_ind
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _VERSION: Final = 1
 _DTYPE_CODES: Final = {"int32": 4, "uint16": 8}
-_UINT16_VOCABULARY: Final = (
-    65_500  # Megatron's own limit, which leaves room for ids that pad the vocabulary
-)
+# Magic word, version, dtype code, number of sequences, number of document bounds.
+_HEADER: Final = struct.Struct("<9sQBQQ")
+# Megatron's own limit, which leaves room for ids that pad the vocabulary.
+_UINT16_VOCABULARY: Final = 65_500
 
 
 class _MegatronShard(ShardResult):
@@ -41,109 +45,127 @@ class _MegatronShard(ShardResult):
 def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronShard:
     """Write `{out}.bin` and `{out}.idx`.
 
-    The token `export.megatron_eod` is appended to each document that does not end in it, and counts in the document's length:
-    T tokens become T + 1.
+    The token `export.megatron_eod` is appended to each document that does not end in it,
+    and counts in the document's length: T tokens become T + 1.
     """
-    eod = (
-        None
-        if options.keys["megatron_eod"] is None
-        else options.token_id(options.keys["megatron_eod"])
-    )
+    eod_token = options.keys["megatron_eod"]
+    eod = None if eod_token is None else options.token_id(eod_token)
     dtype = np.dtype(np.uint16 if options.vocab_size < _UINT16_VOCABULARY else np.int32)
-
-    def write_block(block: Resolved) -> NDArray[np.int32]:
-        """Write the ids of a block; return the lengths of its documents in the file, shape (D,)."""
-        ids = np.ascontiguousarray(block.input_ids, dtype)
-        ends = np.cumsum(block.document_lengths, dtype=np.int64)
-        is_open = np.zeros(len(ends), np.bool_) if eod is None else ids[ends - 1] != eod
-        start = 0
-        for stop in (
-            ends[is_open].tolist()
-        ):  # write everything between two documents that need the token at once
-            file.write(ids[start:stop].data)
-            file.write(np.array([eod], dtype).tobytes())
-            start = stop
-        file.write(ids[start:].data)
-        os.fsync(file.fileno())
-        return block.document_lengths + is_open.astype(np.int32)
-
     count = 0
-    written: list[Future[NDArray[np.int32]]] = []
-    # There is often only one shard, so its ids are written to disk while the next block is resolved.
+    lengths_of_blocks: list[Future[NDArray[np.int32]]] = []
+    # There is often only one shard, so its ids are written to disk while the next block
+    # is resolved.
     with Path(f"{out}.bin").open("wb") as file, ThreadPoolExecutor(1) as disk:
         for block in rows:
             count += len(block)
-            wait(written)
-            written.append(disk.submit(write_block, block))
-    lengths = np.concatenate(
-        [np.empty(0, np.int32), *(each.result() for each in written)]
-    )
+            wait(lengths_of_blocks)
+            writing = disk.submit(_write_ids, file, block, dtype=dtype, eod=eod)
+            lengths_of_blocks.append(writing)
+    written = [writing.result() for writing in lengths_of_blocks]
+    lengths = np.concatenate([np.empty(0, np.int32), *written])
+    _write_index(Path(f"{out}.idx"), lengths, dtype)
+    tokens = int(lengths.sum(dtype=np.int64))
+    return _MegatronShard(rows=count, tokens=tokens, prefix=out.name)
+
+
+def _write_ids(
+    file: BinaryIO, block: Resolved, *, dtype: np.dtype[Any], eod: int | None
+) -> NDArray[np.int32]:
+    """Write the ids of a block; return the lengths of its documents in the file, (D,)."""
+    ids = np.ascontiguousarray(block.input_ids, dtype)
+    ends = np.cumsum(block.document_lengths, dtype=np.int64)
+    lacks_eod = np.zeros(len(ends), np.bool_)
+    if eod is not None:
+        lacks_eod = ids[ends - 1] != eod
+    # Everything between two documents that lack the token is written at once.
+    start = 0
+    for end in ends[lacks_eod].tolist():
+        file.write(ids[start:end].data)
+        file.write(np.array([eod], dtype).tobytes())
+        start = end
+    file.write(ids[start:].data)
+    os.fsync(file.fileno())
+    return block.document_lengths + lacks_eod.astype(np.int32)
+
+
+def _write_index(path: Path, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> None:
+    """Write the `.idx` file of documents of these lengths, (D,)."""
     ends = np.cumsum(lengths, dtype=np.int64)
-    with Path(f"{out}.idx").open("wb") as file:
-        file.write(
-            _MAGIC
-            + struct.pack(
-                "<QBQQ",
-                _VERSION,
-                _DTYPE_CODES[dtype.name],
-                len(lengths),
-                len(lengths) + 1,
-            )
-        )
+    byte_offsets = (ends - lengths) * dtype.itemsize
+    bounds = len(lengths) + 1
+    code = _DTYPE_CODES[dtype.name]
+    with path.open("wb") as file:
+        file.write(_HEADER.pack(_MAGIC, _VERSION, code, len(lengths), bounds))
         file.write(lengths.astype("<i4").tobytes())
-        file.write(((ends - lengths) * dtype.itemsize).astype("<i8").tobytes())
-        file.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
-    return _MegatronShard(
-        rows=count, tokens=int(lengths.sum(dtype=np.int64)), prefix=out.name
-    )
+        file.write(byte_offsets.astype("<i8").tobytes())
+        file.write(np.arange(bounds, dtype="<i8").tobytes())
 
 
 def _close(folder: Path, shards: Sequence[_MegatronShard]) -> None:
-    """Write `blend.txt`: a line for each shard with its weight, the number of its tokens, and its prefix."""
+    """Write `blend.txt`: a line for each shard with its weight and its prefix.
+
+    The weight is the number of its tokens.
+    """
     lines = [f"{shard.tokens} {shard.prefix}\n" for shard in shards]
     (folder / "blend.txt").write_text("".join(lines), encoding="utf-8")
 
 
 def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents of the `.bin` files that `blend.txt` lists, as their `.idx` files divide them."""
-    blend = [
-        line.split(" ")
-        for line in (folder / "blend.txt").read_text(encoding="utf-8").splitlines()
-    ]
+    """Yield the documents of the `.bin` files that `blend.txt` lists.
+
+    Their `.idx` files divide them. Raises ValueError where files disagree.
+    """
+    lines = (folder / "blend.txt").read_text(encoding="utf-8").splitlines()
+    blend = [line.split(" ") for line in lines]
     check_index("blend.txt", [f"{prefix}.bin" for _, prefix in blend], files)
     for name, (weight, _) in zip(files, blend, strict=True):
-        path = (folder / name).with_suffix(".idx")
-        index = path.read_bytes()
-        magic, version, code, sequences, bounds = struct.unpack_from("<9sQBQQ", index)
-        if (magic, version) != (_MAGIC, _VERSION):
-            raise ValueError(f"{path.name} begins with {magic!r}, version {version}")
-        dtype = np.dtype({code: name for name, code in _DTYPE_CODES.items()}[code])
-        # After the header of 34 bytes: the lengths of the sequences, (D,), their byte offsets, and the bounds of documents.
-        lengths = np.frombuffer(index, "<i4", sequences, 34)
-        pointers = np.frombuffer(index, "<i8", sequences, 34 + 4 * sequences)
-        if not np.array_equal(
-            np.frombuffer(index, "<i8", bounds, 34 + 12 * sequences),
-            np.arange(sequences + 1),
-        ):
-            raise ValueError(
-                f"{path.name} does not have exactly one document for every sequence"
-            )
-        if not np.array_equal(
-            pointers, (np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize
-        ):
-            raise ValueError(
-                f"{path.name} has documents that do not begin where the previous one ends"
-            )
+        path = folder / name
+        lengths, dtype = _read_index(path.with_suffix(".idx"))
+        ends = np.cumsum(lengths, dtype=np.int64)
         tokens = int(lengths.sum(dtype=np.int64))
-        if (size := (folder / name).stat().st_size) != tokens * dtype.itemsize:
+        size = path.stat().st_size
+        if size != tokens * dtype.itemsize:
             raise ValueError(
-                f"{name} has {size:,} bytes, but its index lists {tokens:,} ids of {dtype}"
+                f"{name} has {size:,} bytes, but its index lists {tokens:,} ids of "
+                f"{dtype}"
             )
         if int(weight) != tokens:
             raise ValueError(f"{name} has {tokens:,} tokens, blend.txt says {weight}")
-        ids = np.memmap(folder / name, dtype, "r") if tokens else np.empty(0, dtype)
-        for start, stop in pairwise([0, *np.cumsum(lengths, dtype=np.int64).tolist()]):
-            yield {"input_ids": ids[start:stop]}
+        # An empty file cannot be mapped.
+        ids = np.memmap(path, dtype, "r") if tokens else np.empty(0, dtype)
+        for start, end in pairwise([0, *ends.tolist()]):
+            yield {"input_ids": ids[start:end]}
+
+
+def _read_index(path: Path) -> tuple[NDArray[np.int32], np.dtype[Any]]:
+    """Return the lengths of the documents of an `.idx` file, (D,), and the type of ids.
+
+    Raises ValueError where it is not as this module writes it.
+    """
+    index = path.read_bytes()
+    magic, version, code, sequences, bounds = _HEADER.unpack_from(index)
+    if (magic, version) != (_MAGIC, _VERSION):
+        raise ValueError(f"{path.name} begins with {magic!r}, version {version}")
+    names = {code: name for name, code in _DTYPE_CODES.items()}
+    dtype = np.dtype(names[code])
+    # Behind the header: the lengths of the sequences, their byte offsets, and the bounds
+    # of documents in sequences.
+    first_length = _HEADER.size
+    first_pointer = first_length + 4 * sequences
+    first_bound = first_pointer + 8 * sequences
+    lengths = np.frombuffer(index, "<i4", sequences, first_length)
+    pointers = np.frombuffer(index, "<i8", sequences, first_pointer)
+    documents = np.frombuffer(index, "<i8", bounds, first_bound)
+    if not np.array_equal(documents, np.arange(sequences + 1)):
+        raise ValueError(
+            f"{path.name} does not have exactly one document for every sequence"
+        )
+    starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    if not np.array_equal(pointers, starts * dtype.itemsize):
+        raise ValueError(
+            f"{path.name} has documents that do not begin where the previous one ends"
+        )
+    return lengths, dtype
 
 
 FORMAT = Format(
@@ -156,7 +178,8 @@ FORMAT = Format(
     read=_read,
     unit="documents",
     keys=frozenset({"megatron_eod"}),
-    auto_shard_mb=16_000,  # few files, because users list each of them
+    # Few files, because users list each of them.
+    auto_shard_mb=16_000,
     # Megatron reads a token after each sample, so it finds no sample in a file of one
     # row of --seq-length tokens, and asserts that every file has one.
     min_shard_rows=2,

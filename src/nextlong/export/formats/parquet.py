@@ -1,8 +1,9 @@
 """Parquet: one row per sequence, for Hugging Face `datasets`, TRL, torchtitan and axolotl.
 
-Row groups are sized for streaming readers. In compressed files, ids are stored as four streams of bytes (BYTE_STREAM_SPLIT,
-for integers since Parquet 2.11), which codecs compress 1.5 times as fast and readers decode faster as well; a dictionary of
-ids costs time and saves no space.
+Row groups are sized for streaming readers. In compressed files, ids are stored as four
+streams of bytes (BYTE_STREAM_SPLIT, for integers since Parquet 2.11), which codecs
+compress 1.5 times as fast and readers decode faster as well; a dictionary of ids costs
+time and saves no space.
 """
 
 from __future__ import annotations
@@ -29,8 +30,12 @@ from nextlong.export.formats.base import (
 )
 
 _DICTIONARIES: Final = (
-    *("sequence_id", "method", "domain"),
-    *(f"spans.list.element.{name}" for name in ("source_id", "metadata", "role")),
+    "sequence_id",
+    "method",
+    "domain",
+    "spans.list.element.source_id",
+    "spans.list.element.metadata",
+    "spans.list.element.role",
 )
 _ROWS_AT_ONCE: Final = 8  # rows read at a time
 
@@ -42,13 +47,38 @@ def _write(
     *,
     columns: Sequence[str] = COLUMNS,
 ) -> ShardResult:
-    """Write blocks of rows to `{out}.parquet`, in row groups of about `export.row_group_mb` MB of ids."""
-    compression, schema = options.keys["compression"], schema_of(columns, options.keys)
+    """Write blocks of rows to `{out}.parquet`.
+
+    Row groups have about `export.row_group_mb` MB of ids.
+    """
+    schema = schema_of(columns, options.keys)
+    settings = _settings(schema, options.keys["compression"])
+    group_bytes = int(options.keys["row_group_mb"] * 1_000_000)
+    rows = 0
+    unwritten = schema.empty_table()
+    with pq.ParquetWriter(f"{out}.parquet", schema, **settings) as writer:
+        for block in blocks:
+            rows += len(block)
+            row_bytes = max(1, block.input_ids.nbytes // len(block))
+            group_rows = max(1, group_bytes // row_bytes)
+            table = to_table(block, schema.names, options)
+            unwritten = pa.concat_tables([unwritten, table])
+            while unwritten.num_rows >= group_rows:
+                group = unwritten.slice(0, group_rows)
+                writer.write_table(group, row_group_size=group_rows)
+                unwritten = unwritten.slice(group_rows)
+        if unwritten.num_rows:
+            writer.write_table(unwritten, row_group_size=unwritten.num_rows)
+    return ShardResult(rows=rows)
+
+
+def _settings(schema: pa.Schema, compression: str) -> dict[str, Any]:
+    """Return the settings of pyarrow's writer for these columns."""
     settings: dict[str, Any] = {
         "compression": compression,
         "compression_level": 1 if compression == "zstd" else None,
         "use_dictionary": [
-            name for name in _DICTIONARIES if name.partition(".")[0] in schema.names
+            path for path in _DICTIONARIES if path.partition(".")[0] in schema.names
         ],
         "write_statistics": False,
     }
@@ -57,23 +87,7 @@ def _write(
         settings["column_encoding"] = {
             f"{name}.list.element": "BYTE_STREAM_SPLIT" for name in ids
         }
-    rows, held = 0, schema.empty_table()
-    with pq.ParquetWriter(f"{out}.parquet", schema, **settings) as writer:
-        for block in blocks:
-            rows += len(block)
-            row_bytes = max(1, block.input_ids.nbytes // len(block))
-            rows_per_group = max(
-                1, int(options.keys["row_group_mb"] * 1_000_000) // row_bytes
-            )
-            held = pa.concat_tables([held, to_table(block, schema.names, options)])
-            while held.num_rows >= rows_per_group:
-                writer.write_table(
-                    held.slice(0, rows_per_group), row_group_size=rows_per_group
-                )
-                held = held.slice(rows_per_group)
-        if held.num_rows:
-            writer.write_table(held, row_group_size=held.num_rows)
-    return ShardResult(rows=rows)
+    return settings
 
 
 def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
@@ -98,17 +112,22 @@ FORMAT = Format(
     hub="loads",
     snippet=LoadingCode(
         "from datasets import load_dataset",
-        "load_dataset(folder, split={split})  # streaming=True: without a copy in the cache",
+        "load_dataset(folder, split={split})  # streaming=True: without a copy in the "
+        "cache",
         "len(rows[0]['input_ids'])",
     ),
+    # Measured on English.
     bytes_per_token=lambda compression, _chars_per_token: (
         4.0 if compression == "none" else 2.2
-    ),  # measured on English
+    ),
 )
 
 
 def _narrow(name: str, columns: tuple[str, ...], **more: Any) -> Format:
-    """Return Parquet with only these columns, for readers that pad documents themselves or need no padding."""
+    """Return Parquet with only these columns.
+
+    Their readers pad documents themselves or need no padding.
+    """
     keys = FORMAT.keys - {"pad_documents_to"}
     write = partial(_write, columns=columns)
     return replace(
@@ -116,12 +135,14 @@ def _narrow(name: str, columns: tuple[str, ...], **more: Any) -> Format:
     )
 
 
-# axolotl recognizes tokenized rows by these columns. It pads rows itself and expects no padding within a row.
+# axolotl recognizes tokenized rows by these columns. It pads rows itself and expects no
+# padding within a row.
 FORMAT_AXOLOTL = _narrow(
     "axolotl",
     ("input_ids", "attention_mask", "labels"),
     no_packing="takes a packed row for one document",
 )
 
-# torchtitan needs sequences of one more token, the last label. Its flex attention accepts documents of any length.
+# torchtitan needs sequences of one more token, the last label. Its flex attention accepts
+# documents of any length.
 FORMAT_TORCHTITAN = _narrow("torchtitan", ("input_ids", "seq_lengths"), extra_tokens=1)
