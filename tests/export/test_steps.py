@@ -40,7 +40,7 @@ def bounds_of(rows, room, form="jsonl"):
         index,
         np.arange(len(rows) + 1),
         [],
-        made=format_of(form),
+        written=format_of(form),
         options=options(shard_bytes=4 * room),
     )
 
@@ -184,9 +184,7 @@ def test_a_format_that_returns_no_result_is_named(runs, tmp_path, monkeypatch):
     np.save(tmp_path / "offsets.npy", np.arange(3))
     broken = replace(format_of("jsonl"), write=lambda *_: "rows")
     monkeypatch.setattr(steps, "format_of", lambda name: broken)
-    with pytest.raises(
-        PluginError, match="returns 'rows' from write, which must be its ShardResult"
-    ):
+    with pytest.raises(PluginError, match="returns 'rows'"):
         steps._export_shard(
             tmp_path / "part",
             name="jsonl",

@@ -1,15 +1,17 @@
-"""Build the export steps: sequences → rows → files of each format, of one run or of several mixed runs.
+"""Build the export steps: sequences → rows → files of each format.
 
 In:  SEQUENCES (references) of one or more runs, and the files that they refer to.
-Out: the rows (`export/arrange.py`), then the files of each shard in the requested formats (modules of `formats/`) and, once
-     all shards are written, the format's index of them. Rows are resolved run by run in blocks of about eight million tokens.
+Out: the rows (`export/arrange.py`), then the files of each shard in the requested formats
+     (modules of `formats/`) and, once all shards are written, the format's index of them.
+
+Rows are resolved run by run in blocks of about eight million tokens.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +43,7 @@ from nextlong.artifacts.results import (
 from nextlong.artifacts.sequence_files import SequenceFiles
 from nextlong.engine import store
 from nextlong.engine.step import (
+    Artifact,
     Artifacts,
     Join,
     Step,
@@ -62,27 +65,22 @@ from nextlong.recipe import Export
 from nextlong.sequences.tokenizer import special_id
 from nextlong.text import Json
 
-MIN_SHARDS = 16  # at least, so that small data sets are written in parallel as well …
-MIN_SHARD_MB, MAX_SHARD_MB = (
-    8,
-    256,
-)  # … within these file sizes, which suit readers
+# At least so many, so that small data sets are written in parallel as well, within these
+# file sizes, which suit readers.
+MIN_SHARDS = 16
+MIN_SHARD_MB = 8
+MAX_SHARD_MB = 256
 ID_BYTES = 4
-_BLOCK_TOKENS = (
-    1 << 23
-)  # tokens resolved at a time, 32 MB of ids: each block reads from every shard that it names
-_SEQUENCES_HELD = (
-    4096  # sequences whose references are held at a time, about 100 bytes a span
-)
-_NO_CHANGE = {
-    "boundaries": "sequence",
-    "pad_documents_to": None,
-}  # key values that do not change the files
+# Tokens resolved at a time, 32 MB of ids: each block reads from every shard that it names.
+_BLOCK_TOKENS = 1 << 23
+# Sequences whose references are held at a time, about 100 bytes per span.
+_SEQUENCES_HELD = 4096
+# Values of keys that do not change the files.
+_NO_CHANGE = {"boundaries": "sequence", "pad_documents_to": None}
 
 _Count = int | Literal["all"]
-_FilesOf = Callable[
-    [Artifacts], list[SequenceFiles]
-]  # of the recipe's own run, and of the other runs of a mix
+# Of the recipe's own run, and of the other runs of a mix.
+_FilesOf = Callable[[Artifacts], list[SequenceFiles]]
 
 
 def export_steps(
@@ -94,60 +92,81 @@ def export_steps(
     mix: Sequence[float] = (),
     by: Literal["sequences", "tokens"] = "sequences",
 ) -> list[Step]:
-    """Return the steps that write every format; they read the files of the steps `read`, see `read_steps`.
+    """Return the steps that write every format; they read the files of the steps `read`.
 
-    `sequences` is the recipe's `compose.sequences`; `others` are those of other runs, with their finished steps. `mix` are the
-    proportions of all runs, the recipe's own first; if empty, all sequences are used.
+    See `read_steps`. `sequences` is the recipe's `compose.sequences`; `others` are those
+    of other runs, with their finished steps. `mix` are the proportions of all runs, the
+    recipe's own first; if empty, all sequences are used.
     """
 
-    def of_runs(done: Artifacts) -> list[SequenceFiles]:
-        runs = ((sequences, done), *others)
-        return [
-            SequenceFiles.of(steps, sequences_per_part(count, steps["compose"]))
-            for count, steps in runs
-        ]
+    def files_of_runs(done: Artifacts) -> list[SequenceFiles]:
+        files = []
+        for count, steps in ((sequences, done), *others):
+            counts = sequences_per_part(count, steps["compose"])
+            files.append(SequenceFiles.of(steps, counts))
+        return files
 
-    is_split = export.validation > 0
-    arrangement: Json = {
-        "mix": tuple(mix) or None if others else None,
-        "by": by if others else "sequences",
-        "validation": export.validation,
-        "shared_chunks": export.shared_chunks if is_split else "keep",
-        "pack": export.pack,
-        "seed": export.split_seed if is_split else 0,
-    }
+    if not others:
+        mix = ()
+        by = "sequences"
+    arrangement = _arrangement(export, mix=mix, by=by)
 
     def tasks(done: Artifacts) -> list[Task]:
-        return [
-            partial(
-                arrange_rows, runs=of_runs(done), arrangement=Arrangement(**arrangement)
-            )
-        ]
+        runs = files_of_runs(done)
+        return [partial(arrange_rows, runs=runs, arrangement=arrangement)]
 
-    fingerprints = [
-        [step.fingerprint for step in read_steps(steps)] for _, steps in others
-    ]
-    config = arrangement | {
-        "sequences": [sequences, *(count for count, _ in others)],
+    other_counts = [count for count, _ in others]
+    fingerprints = []
+    for _, done in others:
+        fingerprints.append([step.fingerprint for step in read_steps(done)])
+    config = {
+        **asdict(arrangement),
+        "sequences": [sequences, *other_counts],
         "others": fingerprints,
     }
-    rows = Step("rows", 2, config, tuple(read), tasks, RowsResult)
-    each = ((name, split) for name in export.formats for split in splits_of(export))
-    return [
-        rows,
-        *(
-            _format_step(export, name, split, rows, read, of_runs)
-            for name, split in each
-        ),
-    ]
+    rows = Step(
+        name="rows",
+        version=2,
+        config=config,
+        inputs=tuple(read),
+        tasks=tasks,
+        result=RowsResult,
+    )
+    steps = [rows]
+    for name in export.formats:
+        for split in splits_of(export):
+            step = _format_step(export, name, split, rows, read, files_of_runs)
+            steps.append(step)
+    return steps
+
+
+def _arrangement(
+    export: Export, *, mix: Sequence[float], by: Literal["sequences", "tokens"]
+) -> Arrangement:
+    """Return the settings of the rows; those that change nothing have their defaults."""
+    is_split = export.validation > 0
+    return Arrangement(
+        mix=tuple(mix) or None,
+        by=by,
+        validation=export.validation,
+        shared_chunks=export.shared_chunks if is_split else "keep",
+        pack=export.pack,
+        seed=export.split_seed if is_split else 0,
+    )
 
 
 def check_names(formats: Sequence[str], known: Artifacts) -> None:
-    """Raise RecipeError for a format with the name of another step of the run, which it would replace in the record."""
+    """Raise RecipeError for a format with the name of another step of the run.
+
+    It would replace that step in the record.
+    """
     for name in formats:
         if name in known and "format" not in known[name].manifest["config"]:
-            problem = f"export.formats: {name} is also the name of a step of the run"
-            raise RecipeError(f"{problem}; rename the format and its entry point")
+            raise RecipeError(
+                where="export.formats",
+                problem=f"{name} is also the name of a step of the run",
+                fix="rename the format and its entry point",
+            )
 
 
 def read_steps(done: Artifacts) -> tuple[Step, ...]:
@@ -164,32 +183,36 @@ def read_steps(done: Artifacts) -> tuple[Step, ...]:
 
 
 def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
-    """Raise RunError if a file that exporting reads was altered; the message names the exports made from it.
+    """Raise RunError if a file that exporting reads was altered.
 
-    Before publishing, files are hashed (`trust="hash"`): a bit that flipped on disk changes neither size nor time.
+    The message names the exports made from it. Before publishing, files are hashed
+    (`trust="hash"`): a bit that flipped on disk changes neither size nor time.
     """
-    for step in (done[step.name] for step in read_steps(done)):
+    for read in read_steps(done):
+        step = done[read.name]
         try:
             store.check_files(step.folder, step.manifest, trust=trust)
         except RunError as error:
-            paths, fingerprint = (
-                sorted(run_dir.glob(f"*/{store.MANIFEST}")),
-                step.manifest["fingerprint"],
-            )
-            inputs = {
-                str(path.parent): store.read_json(path)["inputs"] for path in paths
-            }
-            made = [
-                name
-                for name, read in inputs.items()
-                if "rows" in read and read.get(step.name) == fingerprint
-            ]
-            exports = (
-                f"; also delete the exports made from it: {', '.join(made)}"
-                if made
-                else ""
-            )
-            raise RunError(f"{error}{exports}") from None
+            exports = _exports_of(step, run_dir)
+            if not exports:
+                raise
+            raise RunError(
+                where=error.where,
+                problem=error.problem,
+                fix=f"{error.fix}; also delete the exports made from it: "
+                f"{', '.join(exports)}",
+            ) from None
+
+
+def _exports_of(step: Artifact, run_dir: Path) -> list[str]:
+    """Return the folders of the exports that were made from a step."""
+    exports = []
+    for path in sorted(run_dir.glob(f"*/{store.MANIFEST}")):
+        inputs = store.read_json(path)["inputs"]
+        is_export = "rows" in inputs
+        if is_export and inputs.get(step.name) == step.manifest["fingerprint"]:
+            exports.append(str(path.parent))
+    return exports
 
 
 def splits_of(export: Export) -> tuple[str, ...]:
@@ -208,87 +231,89 @@ def _format_step(
     split: str,
     rows: Step,
     read: Sequence[Step],
-    of_runs: _FilesOf,
+    files_of_runs: _FilesOf,
 ) -> Step:
     """Return the step from rows to the files of one split in one format."""
-    made = format_of(name)
-    compression = (
-        export.compression
-        if export.compression in made.compressions
-        else made.compressions[0]
-    )
-    # Values that do not change the files are not part of the fingerprint.
-    keys = {key: getattr(export, key) for key in sorted(made.keys - {"compression"})}
-    keys = {
-        key: value
-        for key, value in keys.items()
-        if key not in _NO_CHANGE or value != _NO_CHANGE[key]
-    }
+    written = format_of(name)
+    compression = written.compressions[0]
+    if export.compression in written.compressions:
+        compression = export.compression
+    keys = _changing_keys(export, written)
     config: Json = {"format": name, "split": split, "shard_mb": export.shard_mb, **keys}
-    if compression != made.compressions[0]:
+    if compression != written.compressions[0]:
         config["compression"] = compression
-    if made.extra_tokens:
-        config["extra_tokens"] = made.extra_tokens
-    if made.min_shard_rows > 1:
-        config["min_shard_rows"] = made.min_shard_rows
-    requested_mb = made.auto_shard_mb if export.shard_mb == "auto" else export.shard_mb
+    if written.extra_tokens:
+        config["extra_tokens"] = written.extra_tokens
+    if written.min_shard_rows > 1:
+        config["min_shard_rows"] = written.min_shard_rows
+    shard_mb = written.auto_shard_mb if export.shard_mb == "auto" else export.shard_mb
 
     def tasks(done: Artifacts) -> Work:
         rows = RowFiles.of(done, split)
-        index, offsets = rows.index, rows.offsets
-        id_bytes = ID_BYTES * int(np.load(index)["length"].sum())
-        auto_bytes = min(
-            max(id_bytes // MIN_SHARDS, MIN_SHARD_MB * 1_000_000),
-            MAX_SHARD_MB * 1_000_000,
-        )
+        index = np.load(rows.index)
         tokenizer = done["tokenizer"].result(TokenizerResult)
+        token_id = partial(
+            special_id, TokenizerFiles.of(done).tokenizer, key="export.megatron_eod"
+        )
         options = Options(
-            keys=keys | {"compression": compression},
-            shard_bytes=auto_bytes
-            if requested_mb is None
-            else int(requested_mb * 1_000_000),
+            keys={**keys, "compression": compression},
+            shard_bytes=_shard_bytes(shard_mb, ID_BYTES * int(index["length"].sum())),
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos_id,
             eos_id=tokenizer.eos_id,
-            token_id=partial(
-                special_id,
-                TokenizerFiles.of(done).tokenizer,
-                key="export.megatron_eod",
-            ),
+            token_id=token_id,
         )
-        origins = of_runs(done)
+        origins = files_of_runs(done)
         bounds = _shard_bounds(
-            np.load(index), np.load(offsets), origins, made=made, options=options
+            index, np.load(rows.offsets), origins, written=written, options=options
         )
-        shard = partial(
-            _export_shard, name=name, index=index, offsets=offsets, origins=origins
-        )
-        each = [
+        shards = [
             partial(
-                shard,
-                rows=rows,
+                _export_shard,
+                name=name,
+                rows=(first, last),
+                index=rows.index,
+                offsets=rows.offsets,
+                origins=origins,
                 options=replace(options, shard=number, shards=len(bounds) - 1),
             )
-            for number, rows in enumerate(pairwise(bounds))
+            for number, (first, last) in enumerate(pairwise(bounds))
         ]
-        return Work(
-            each,
-            [
-                Join(
-                    range(len(each)),
-                    lambda results: partial(_close_export, name=name, shards=results),
-                )
-            ],
+        close = Join(
+            range(len(shards)),
+            lambda results: partial(_close_export, name=name, shards=results),
         )
+        return Work(shards, [close])
 
     return Step(
-        step_name(name, split),
-        5,
-        config,
-        (rows, *read),
-        tasks,
-        made.result,
+        name=step_name(name, split),
+        version=5,
+        config=config,
+        inputs=(rows, *read),
+        tasks=tasks,
+        result=written.result,
     )
+
+
+def _changing_keys(export: Export, written: Format) -> Json:
+    """Return the keys of the format but compression, without values that change nothing.
+
+    These are not part of the fingerprint.
+    """
+    keys = {}
+    for key in sorted(written.keys - {"compression"}):
+        value = getattr(export, key)
+        if key not in _NO_CHANGE or value != _NO_CHANGE[key]:
+            keys[key] = value
+    return keys
+
+
+def _shard_bytes(shard_mb: float | None, id_bytes: int) -> int:
+    """Return the bytes of ids of a file; None: by the bytes of all ids."""
+    if shard_mb is not None:
+        return int(shard_mb * 1_000_000)
+    share = max(id_bytes // MIN_SHARDS, MIN_SHARD_MB * 1_000_000)
+    return min(share, MAX_SHARD_MB * 1_000_000)
 
 
 def _shard_bounds(
@@ -296,40 +321,62 @@ def _shard_bounds(
     offsets: NDArray[np.int64],
     origins: Sequence[SequenceFiles],
     *,
-    made: Format,
+    written: Format,
     options: Options,
 ) -> list[int]:
-    """Return the bounds of the rows of each file: by the format's rule, else of about `options.shard_bytes` of ids."""
-    # (rows,) the tokens of each row; the index has the lengths of sequences, the offsets the sequences of each row.
-    row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])
-    if made.shard_rows is not None:
-        domains = np.empty(len(index), object)  # of each sequence
-        for number, origin in enumerate(origins):
-            places = np.flatnonzero(index["run"] == number)
-            for some in (
-                np.array_split(places, -(-len(places) // _SEQUENCES_HELD))
-                if len(places)
-                else ()
-            ):
-                lists = [
-                    _table(index[some], origin).column(name).combine_chunks()
-                    for name in ("chunk_id", "role")
-                ]
-                chunk_ids, roles = (column.values.to_numpy() for column in lists)
-                domains[some] = domains_of(
-                    chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus
-                )
-        of_rows = [
-            joined_names(domains[first:last].tolist())
-            for first, last in pairwise(offsets.tolist())
-        ]
-        sizes = made.shard_rows(
-            RowSizes(row_tokens, np.diff(offsets), of_rows), options
+    """Return the bounds of the rows of each file.
+
+    They follow from the format's rule, else files have about `options.shard_bytes` of
+    ids.
+    """
+    row_tokens = _row_tokens(index, offsets)
+    if written.shard_rows is not None:
+        rows = RowSizes(
+            tokens=row_tokens,
+            documents=np.diff(offsets),
+            domains=_domains_of_rows(index, offsets, origins),
         )
+        sizes = written.shard_rows(rows, options)
         return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
-    runs = corpus_files.runs_within(ID_BYTES * row_tokens, options.shard_bytes)
-    bounds = [0, *(last for _, last in runs)]
-    return _without_small_files(bounds, min_rows=made.min_shard_rows)
+    files = corpus_files.runs_within(ID_BYTES * row_tokens, options.shard_bytes)
+    bounds = [0, *(last for _, last in files)]
+    return _without_small_files(bounds, min_rows=written.min_shard_rows)
+
+
+def _row_tokens(index: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the tokens of each row, (rows,).
+
+    The index has the lengths of sequences, the offsets the sequences of each row.
+    """
+    token_offsets = np.append(0, np.cumsum(index["length"]))
+    return np.diff(token_offsets[offsets])
+
+
+def _domains_of_rows(
+    index: NDArray[Any],
+    offsets: NDArray[np.int64],
+    origins: Sequence[SequenceFiles],
+) -> list[str]:
+    """Return the domains of the sequences of each row."""
+    domains = np.empty(len(index), object)  # of each sequence
+    for number, origin in enumerate(origins):
+        positions = np.flatnonzero(index["run"] == number)
+        # In parts of equal size, none without a sequence.
+        parts = -(-len(positions) // _SEQUENCES_HELD)
+        for part in np.array_split(positions, parts) if parts else ():
+            table = _table(index[part], origin)
+            chunk_ids = table.column("chunk_id").combine_chunks()
+            roles = table.column("role").combine_chunks()
+            domains[part] = domains_of(
+                chunk_ids.values.to_numpy(),
+                roles.values.to_numpy(),
+                chunk_ids.offsets.to_numpy(),
+                origin.corpus,
+            )
+    return [
+        joined_names(domains[first:last].tolist())
+        for first, last in pairwise(offsets.tolist())
+    ]
 
 
 def _without_small_files(bounds: list[int], *, min_rows: int) -> list[int]:
@@ -356,23 +403,31 @@ def _export_shard(
     origins: Sequence[SequenceFiles],
     options: Options,
 ) -> ShardResult:
-    """Write rows [first, last) of `index` and `offsets` as one shard; its files are named after `out`."""
-    made, row_offsets = format_of(name), np.load(offsets)[rows[0] : rows[1] + 1]
-    blocks = _read_rows(np.load(index), row_offsets, origins, wanted=made.wanted)
+    """Write rows [first, last) of `index` and `offsets` as one shard.
+
+    Its files are named after `out`.
+    """
+    declared = format_of(name)
+    first, last = rows
+    row_offsets = np.load(offsets)[first : last + 1]
+    index_array = np.load(index)
+    blocks = _read_rows(index_array, row_offsets, origins, wanted=declared.wanted)
     if options.keys.get("boundaries") == "document":
         blocks = map(of_documents, blocks)
-    written = made.write(out, blocks, options)
-    if not isinstance(written, made.result):
+    result = declared.write(out, blocks, options)
+    if not isinstance(result, declared.result):
         raise FORMATS.broken(
             name,
-            f"returns {written!r:.80} from write, which must be its {made.result.__name__}",
+            f"returns {result!r:.80} from write, which must be its "
+            f"{declared.result.__name__}",
         )
-    return written
+    return result
 
 
 def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> TaskResult:
     """Write the format's files that describe all shards, from the results of `write`."""
-    if (close := format_of(name).close) is not None:
+    close = format_of(name).close
+    if close is not None:
         close(out.parent, shards)
     return TaskResult()
 
@@ -384,39 +439,53 @@ def _read_rows(
     *,
     wanted: Wanted,
 ) -> Iterator[Resolved]:
-    """Yield blocks of rows, of about eight million tokens; row i has the sequences index[offsets[i]:offsets[i + 1]]."""
-    row_tokens = np.diff(np.append(0, np.cumsum(index["length"]))[offsets])
+    """Yield blocks of rows, of about eight million tokens.
+
+    Row i has the sequences index[offsets[i]:offsets[i + 1]].
+    """
+    row_tokens = _row_tokens(index, offsets)
     for first, last in corpus_files.runs_within(row_tokens, _BLOCK_TOKENS):
         sequences = index[offsets[first] : offsets[last]]
         runs = sequences["run"]
-        of_runs = {
-            run: resolve_table(
-                _table(sequences[runs == run], origins[run]),
-                origins[run],
-                wanted=wanted,
-            )
-            for run in np.unique(runs).tolist()
-        }
-        block = of_runs[int(runs[0])]
-        if len(of_runs) > 1:
-            # `of_runs` has the sequences of each run in order; take them stretch by stretch in the order of the block.
-            stretches, seen = [], Counter[int]()
-            for stretch in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
-                run = int(stretch[0])
-                stretches.append(
-                    sliced(of_runs[run], seen[run], seen[run] + len(stretch))
-                )
-                seen[run] += len(stretch)
-            block = joined(stretches)
+        resolved = {}
+        for run in np.unique(runs).tolist():
+            table = _table(sequences[runs == run], origins[run])
+            resolved[run] = resolve_table(table, origins[run], wanted=wanted)
+        block = _interleaved(resolved, runs)
         yield packed(block, offsets[first : last + 1] - offsets[first])
 
 
+def _interleaved(
+    resolved: Mapping[int, Resolved], runs: NDArray[np.integer[Any]]
+) -> Resolved:
+    """Return the sequences of several runs in the order of `runs`, the run of each.
+
+    `resolved` has the sequences of each run in order; they are taken stretch by stretch.
+    """
+    if len(resolved) == 1:
+        (block,) = resolved.values()
+        return block
+    stretches = []
+    taken = Counter[int]()
+    changes = np.flatnonzero(np.diff(runs)) + 1
+    for stretch in np.split(runs, changes):
+        run = int(stretch[0])
+        start = taken[run]
+        end = start + len(stretch)
+        stretches.append(sliced(resolved[run], start, end))
+        taken[run] = end
+    return joined(stretches)
+
+
 def _table(sequences: NDArray[Any], origin: SequenceFiles) -> pa.Table:
-    """Return the SEQUENCES of one run that an index names; consecutive ones of a file are read together."""
+    """Return the SEQUENCES of one run that an index names.
+
+    Consecutive ones of a file are read together.
+    """
     batches: list[pa.RecordBatch] = []
-    for part in np.split(sequences, np.flatnonzero(np.diff(sequences["part"])) + 1):
-        with pa.ipc.open_file(
-            pa.memory_map(str(origin.sequences[part["part"][0]]))
-        ) as reader:
-            batches += [reader.get_batch(place) for place in part["place"].tolist()]
+    changes = np.flatnonzero(np.diff(sequences["part"])) + 1
+    for part in np.split(sequences, changes):
+        path = str(origin.sequences[part["part"][0]])
+        with pa.ipc.open_file(pa.memory_map(path)) as reader:
+            batches += [reader.get_batch(number) for number in part["place"].tolist()]
     return pa.Table.from_batches(batches)
