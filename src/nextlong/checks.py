@@ -236,7 +236,7 @@ def check_enough(recipe: Recipe, corpus: Corpus) -> None:
     if count_tokens(recipe, looks) >= _MARGIN * target:
         return
     # The sample leaves doubt.
-    tokens = count_tokens(recipe, looks, of="all")
+    tokens = count_tokens(recipe, looks, which="all")
     margin = _EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN
     if tokens * margin < target:
         raise too_short(recipe.compose, tokens)
@@ -253,17 +253,20 @@ def _capped_bytes(recipe: Recipe, corpus: Corpus) -> float:
     return text_bytes
 
 
+# The list.
+
+When: TypeAlias = Literal["before the lock", "in the run directory", "of documents"]
+
+
 class Check(NamedTuple):
     """A check, and when a run does it: before it locks its directory, or in there.
 
-    The checks "of documents" read files, so only a variant that is new needs them.
+    The checks "of documents" read files, so only a new variant needs them.
     """
 
     function: Callable[[Recipe, Corpus], None]
     when: When
 
-
-When: TypeAlias = Literal["before the lock", "in the run directory", "of documents"]
 
 CHECKS: Final = (
     Check(check_caller, "before the lock"),
@@ -324,7 +327,7 @@ def count_tokens(
     recipe: Recipe,
     looks: Sequence[Look],
     *,
-    of: Literal["a sample", "all"] = "a sample",
+    which: Literal["a sample", "all"] = "a sample",
 ) -> float:
     """Estimate the tokens of all kept documents, including separators.
 
@@ -342,7 +345,7 @@ def count_tokens(
     separator_tokens = len(continuation_ids(tokenizer, recipe.compose.separator))
     options = recipe.chunk.model_dump()
     tokens = 0.0
-    texts_of_looks = heads if of == "a sample" else [look.texts for look in looks]
+    texts_of_looks = heads if which == "a sample" else [look.texts for look in looks]
     for share, look, texts in zip(
         kept_shares(looks), looks, texts_of_looks, strict=True
     ):

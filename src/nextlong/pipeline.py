@@ -252,10 +252,11 @@ def sized(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Recipe:
     for path in IngestFiles(ingested).chars:
         document_chars = np.load(path, mmap_mode="r")
         longest_chars = max(longest_chars, int(document_chars.max(initial=0)))
+    # The tokens of a document of more characters are counted before it is searched for.
     chars_per_token = tokenized.result(TokenizerResult).chars_per_token
-    checked = checked_chars(recipe.sequence_tokens, chars_per_token)
-    if longest_chars > checked:
-        return recipe.with_checked_chars(checked)
+    unchecked_chars = checked_chars(recipe.sequence_tokens, chars_per_token)
+    if longest_chars > unchecked_chars:
+        return recipe.with_checked_chars(unchecked_chars)
     return recipe
 
 
@@ -308,6 +309,7 @@ class Session:
 
         Returns their names.
         """
+        # Sizing runs all steps up to the tokenizer, so not for jobs that share one of them.
         steps_to_size = _steps_to_size(self.recipe, self.files)
         is_needed_to_size = name in {step.name for step in steps_to_size}
         follows_chunks = "chunk" in steps_before(self.route(), name)

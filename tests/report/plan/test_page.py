@@ -99,7 +99,7 @@ def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(
     )
     files = input_files(recipe.ingest)
     looks = plan_look.look_at(recipe.ingest, files)
-    tokens = count_tokens(recipe_in(tmp_path, *sets), looks, of="all")
+    tokens = count_tokens(recipe_in(tmp_path, *sets), looks, which="all")
     for share, is_enough in ((0.97, True), (1.03, False)):
         asked = recipe_in(
             tmp_path, *sets, f"compose.target_tokens={int(share * tokens)}"
