@@ -348,7 +348,7 @@ def new_recipe(
 ) -> NewRecipe:
     """Return a recipe for the sources `given`, or else for what lies beside it.
 
-    That are the documents in the recipe's folder; without any, an example path.
+    These are the documents in the recipe's folder; without any, an example path.
     `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train;
     by default the tokenizer.json in the recipe's folder. Raises CorpusError for a
     source that does not exist, TokenizerError for an unusable tokenizer.

@@ -35,6 +35,7 @@ _USER_MISTAKE: Final = 2
 _INTERRUPTED: Final = 130
 _UNREAD: Final = 141
 _TERMINATED: Final = 143
+# What --json prints, where it is not just what the command shows.
 _JSON_HELP: Final = {
     "completion": "print the script within JSON",
     "demo": "print JSON, as run does",
@@ -276,6 +277,7 @@ def _add_recipes(command: _Command) -> None:
         "files, folders, globs or URLs to read (default: the documents in the recipe's "
         "folder)"
     )
+    # Also those behind options: see `_Parser.parse_known_args`.
     add("sources", nargs="*", default=[], metavar="FILE", help=meaning)
     add(
         "--tokenizer",
