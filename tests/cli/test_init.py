@@ -277,13 +277,13 @@ def test_the_end_of_text_of_the_tokenizer_is_set_and_said(folder):
     )
     tokenizer = new_recipe(folder / "my.yaml").recipe.tokenizer
     assert (tokenizer.bos, tokenizer.eos) == ("<|begin_of_text|>", "<|end_of_text|>")
-    assert notes_of(folder)[:2] == [
-        "tokenizer: <|end_of_text|> ends each sequence (according to its name)",
-        "tokenizer: <|begin_of_text|> begins each sequence (according to tokenizer_config.json)",
-    ]
+    ends, begins, *_ = notes_of(folder)
+    assert ends.startswith("tokenizer: <|end_of_text|> ends ")
+    assert begins.startswith("tokenizer: <|begin_of_text|> begins ")
+    assert begins.endswith("tokenizer_config.json)")
     write_tokenizer(folder / "tokenizer.json", [])
     assert new_recipe(folder / "my.yaml").recipe.tokenizer.eos is None
-    assert notes_of(folder)[0].startswith("tokenizer: no end-of-text token was found")
+    assert notes_of(folder)[0].startswith("tokenizer: no end-of-text ")
     assert (
         new_recipe(folder / "my.yaml", tokenizer="400").recipe.tokenizer.eos
         == "<|endoftext|>"
@@ -421,9 +421,10 @@ def of(path, **keys):
 
 
 def test_what_is_far_away_is_a_guess():
-    assert of("s3://bucket/a.jsonl", text="body", id="key") == [
-        "s: remote, not read; text column 'body' and id column 'key' are guesses"
-    ]
+    (note,) = of("s3://bucket/a.jsonl", text="body", id="key")
+    assert note.startswith("s: remote, not read; ")
+    assert "'body' and" in note
+    assert note.endswith("'key' are guesses")
 
 
 def test_columns_come_first_and_what_speaks_against_them_after(tmp_path):
@@ -437,12 +438,10 @@ def test_columns_come_first_and_what_speaks_against_them_after(tmp_path):
     (tmp_path / "d.parquet").write_bytes(b"no parquet")
     first, *others = of(tmp_path, id="key")
     assert first == "s: text column 'text', id column 'key'"
-    assert others[0] == "s: c.txt: each file or page is one document"
-    assert others[1].startswith(f"s: {tmp_path / 'd.parquet'} cannot be read: ")
-    assert others[1].endswith("; repair or remove it")
-    assert others[2:] == [
-        "s: b.jsonl: the text seems to be in 'body'; make them a separate source"
-    ]
+    starts = ("s: c.txt: ", f"s: {tmp_path / 'd.parquet'} cannot", "s: b.jsonl: ")
+    for note, start in zip(others, starts, strict=True):
+        assert note.startswith(start)
+    assert "in 'body';" in others[2]
 
 
 def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_gives(
@@ -456,7 +455,7 @@ def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_giv
         "id;text\n1;a text of several words, and of more than forty letters\n"
     )
     first, *others = of(tmp_path)
-    assert first == "s: no file could be read; text column 'text' is a guess"
+    assert first.endswith("column 'text' is a guess")
     pages_note, *problems = others
     assert pages_note.startswith("s: a.html, b.html, c.html and 3 more: ")
     files = [
@@ -471,7 +470,8 @@ def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_giv
 
 def test_pages_are_documents_as_they_are(tmp_path):
     (tmp_path / "a.html").write_text("<p>A page.</p>")
-    assert of(tmp_path) == ["s: each file or page is one document"]
+    (note,) = of(tmp_path)
+    assert note.endswith("one document")
 
 
 PROSE = "A text of several words, number {}."
@@ -483,7 +483,7 @@ def test_a_file_without_records_is_no_obstacle_beside_others(folder):
     pq.write_table(pa.table({"text": texts}), "in/part-0.parquet")
     pq.write_table(pa.table({"text": pa.array([], pa.string())}), "in/part-1.parquet")
     assert main(["init", "my.yaml", "in", "--tokenizer", "400"]) == 0
-    assert "in: no records in part-1.parquet" in notes_of(folder, "in")
+    assert any("part-1.parquet" in note for note in notes_of(folder, "in"))
 
 
 def test_files_that_a_run_refuses_are_refused_with_its_reason(folder):
@@ -533,18 +533,18 @@ def test_one_record_per_file_of_a_folder_is_one_document_each(folder):
 def test_ids_that_repeat_are_none(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"id": "x", "text": "one text of words"}\n' * 2)
     (said,) = of(tmp_path / "a.jsonl")
-    assert "id column 'id' with duplicates ('x' occurs twice)" in said
+    assert "duplicates ('x' occurs" in said
     (tmp_path / "b.jsonl").write_text(
         '{"text": "one text of words"}\n{"text": "another text of words"}\n'
     )
-    assert of(tmp_path / "b.jsonl") == [
-        "s: text column 'text', no id column: documents are named file:line"
-    ]
+    (said,) = of(tmp_path / "b.jsonl")
+    assert "no id column" in said
 
 
 def test_plain_texts_have_no_columns(tmp_path):
     (tmp_path / "a.txt").write_text("a text\n")
-    assert of(tmp_path) == ["s: each file or page is one document"]
+    (note,) = of(tmp_path)
+    assert note.endswith("one document")
 
 
 def test_files_that_no_format_is_known_for_and_those_that_were_not_taken(tmp_path):
@@ -561,7 +561,9 @@ def test_files_that_no_format_is_known_for_and_those_that_were_not_taken(tmp_pat
         (tmp_path / name).touch()
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
     told = list(notes(new_recipe(tmp_path / "my.yaml", [str(tmp_path)])))
-    assert f"{tmp_path}: skipped, unsupported extension: c.docx, in/d.docx" in told
+    (skipped,) = [note for note in told if "extension" in note]
+    assert skipped.startswith(f"{tmp_path}: skipped")
+    assert skipped.endswith(": c.docx, in/d.docx")
 
 
 ROWS = [
@@ -728,8 +730,9 @@ def test_each_folder_of_texts_beside_a_recipe_is_named_with_how_to_pass_it(folde
     touch(folder, *places)
     assert sources_of(folder) == {"data": "data/*.jsonl"}
     (note,) = [note for note in notes_of(folder) if "not used" in note]
-    assert ": a b, letters, pages, data/3; " in note
-    assert note.endswith("nextlong init RECIPE 'a b'")
+    places = note.partition(": ")[2].partition("; ")[0]
+    assert places.split(", ") == ["a b", "letters", "pages", "data/3"]
+    assert note.endswith(" RECIPE 'a b'")
 
 
 def test_no_documents_are_said_to_be_missing_beside_a_folder_of_them(folder, capsys):
@@ -770,7 +773,7 @@ def test_a_usual_name_that_holds_no_text_is_named(folder):
     ]
     (folder / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
     told = notes_of(folder, "a.jsonl")
-    assert any("'text' cannot be the text: it holds numbers" in note for note in told)
+    assert any("'text' cannot" in note and "numbers" in note for note in told)
 
 
 @pytest.mark.parametrize(
@@ -803,16 +806,14 @@ def test_rejected_records_are_named_with_their_reason(folder):
 def test_a_file_without_a_readable_line_says_which_and_why(folder):
     (folder / "a.jsonl").write_text('\n{"text": "cut"\n[1]\n')
     told = notes_of(folder, "a.jsonl")[1]
-    assert (
-        "line 2: broken JSON: unexpected end of data at column 15; none of the first 2 lines is a JSON object"
-        in told
-    )
+    assert "line 2: broken JSON: " in told
+    assert "2 lines" in told
 
 
 def test_a_tokenizer_to_train_is_said(folder):
     (folder / "a.jsonl").write_text('{"text": "one text of words"}\n')
     assert any(
-        note.startswith("tokenizer: will be trained on these documents (32,000 tokens)")
+        note.startswith("tokenizer: will be") and "(32,000 tokens)" in note
         for note in notes_of(folder)
     )
 

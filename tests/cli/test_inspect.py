@@ -27,7 +27,7 @@ from nextlong.report.tables import PipeConsole
 def variants(monkeypatch):
     monkeypatch.setattr(
         variant_records,
-        "variant_names",
+        "names",
         lambda run_dir: ["base", "seed=1", "seed=2", "[x]"],
     )
 
@@ -218,7 +218,7 @@ def test_what_serves_the_pages_is_named_where_it_is_missing(
     )
     assert main(["view", "run"]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert f"view: it needs {missing};" in told
+    assert f"needs {missing};" in told
     assert "'nextlong[view]'" in told
 
 

