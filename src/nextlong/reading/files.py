@@ -117,8 +117,9 @@ class FilePart:
     @property
     def begins_file(self) -> bool:
         """Whether the part includes the beginning of the file."""
-        first_group = 0 if self.row_groups is None else self.row_groups[0]
-        return self.start == 0 and first_group == 0
+        if self.row_groups is None:
+            return self.start == 0
+        return self.start == 0 and self.row_groups[0] == 0
 
     @property
     def disk_bytes(self) -> float:
@@ -144,6 +145,7 @@ def version_of(info: Mapping[str, Any]) -> str:
 def check_unchanged(file: InputFile) -> None:
     """Raise CorpusError if a file has changed since it was listed."""
     fs, path = fsspec.core.url_to_fs(file.path)
+    # A listing that fsspec remembers would not show the change.
     fs.invalidate_cache()
     try:
         version = version_of(retried(fs.info, path, fs=fs))

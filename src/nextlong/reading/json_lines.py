@@ -201,6 +201,7 @@ def _lines(
             line = line.removeprefix(codecs.BOM_UTF8)
         if line and not line.isspace():
             yield number, line
+        # The rest of an overlong line is read, but never held as a whole.
         if not is_whole and (stop is None or offset < stop):
             offset += _skip_line(reader)
 

@@ -521,6 +521,8 @@ def recognise_inputs(
 
     Raises RunError if a file that was read before has changed or is missing.
     """
+    # Such a run would read what it has written itself; `check_apart` sees most of these
+    # before the files are listed.
     for file in itertools.chain.from_iterable(files):
         if Path(file.path).is_relative_to(run_dir.resolve()):
             raise RunError(

@@ -295,6 +295,7 @@ class _Delimited(InputFormat):
         text_indexes = [names.index(name) for name in source.text_columns]
         indexes = [names.index(name) for name in request.columns]
         for line, row in rows:
+            # A row that the parser refuses is its message.
             if isinstance(row, str):
                 yield Reject(file.name, line, RejectKind.BROKEN_ROW, row)
                 continue

@@ -125,6 +125,7 @@ class Export(Section):
         unused = unused_keys(self.model_dump(mode="json"))
         if unused:
             raise ValueError("; ".join(unused.values()))
+        # A run has sequences of one length, whatever files are written of them.
         extra_tokens = {name: terms_of(name).extra_tokens for name in self.formats}
         if len(set(extra_tokens.values())) > 1:
             lengths = ", ".join(

@@ -134,6 +134,9 @@ def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
 _Names = Annotated[tuple[Named, ...], AfterValidator(_each_once)]
 
 
+# Marks of keys, which stand in their annotations: `Annotated[str, MayBePath()]`.
+
+
 class MayBePath:
     """Mark a key that may hold a local path; a data card shows only its last part."""
 
@@ -211,6 +214,7 @@ def _single_as_string(columns: Any) -> Any:
     return columns[0] if is_single else columns
 
 
+# A list of one column is that column, so that equal recipes compare equal.
 _TextColumns = Annotated[Named | _Names, BeforeValidator(_single_as_string)]
 
 

@@ -172,6 +172,7 @@ def _option_fields(registry: Registry, names: tuple[str, ...]) -> Json:
     return fields
 
 
+# One class for each set of extensions, however many recipes name it.
 @lru_cache
 def encoder_with(names: tuple[str, ...]) -> type[Encoder]:
     """Return the model of the encoder section with the options of these encoders."""
@@ -306,7 +307,8 @@ class Recipe(Section):
             return recipe
         # Overrides that change nothing make no variant.
         own = None
-        with suppress(RecipeError):  # the file is incomplete without --set
+        # The file may be incomplete without --set.
+        with suppress(RecipeError):
             own = cls.from_dict(data, origin=str(path))
         if own is None or own.identity() != recipe.identity():
             keys_set = [override.partition("=")[0] for override in overrides]

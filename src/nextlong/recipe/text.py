@@ -187,6 +187,7 @@ def _laid_over_base(
 
     `above` holds the files that led here, each the base of the one before it.
     """
+    # `base` is no key of a recipe: it is gone once its file is read.
     name = data.pop("base", None)
     if name is None:
         return data
