@@ -77,9 +77,8 @@ def test_words_that_many_texts_hold_are_not_marked():
         f"the rope my over {word}" for word in ("anchor", "sail", "reef", "tide") * 10
     ]
     known = pieces.frequencies([*texts, "anchor plankton"])
-    assert pieces.shared_words(
-        "The Plankton over my anchor", "plankton: the anchor, my, over", known
-    ) == ["plankton"]
+    text, other = "The Plankton over my anchor", "plankton: the anchor, my, over"
+    assert pieces.shared_words(text, other, known) == ["plankton"]
 
 
 def test_the_rarest_words_are_marked_when_there_are_many():

@@ -139,8 +139,7 @@ def test_what_will_run_is_counted_before_it_does(recipe, own_few_run, tmp_path):
         sweep.variants(recipe, [f"ingest.sources.0.path={tmp_path / 'none'}"])
     )
     assert cells == [["–"] * 4]
-    assert "will fail: " in error
-    assert "does not exist" in error
+    assert str(tmp_path / "none") in error
     seeds = sweep.variants(recipe, ["compose.seed=1", "compose.position=head,tail"])
     cells, said = ahead([*seeds, seeds[0]])
     assert not said

@@ -248,11 +248,9 @@ def test_a_document_is_shown_whole_chunk_by_chunk(variants, run, monkeypatch):
     assert all(line in "\n".join(page.texts) for line in text.splitlines())
     assert f"/base/sequences?document={lead}" in page.links
     monkeypatch.setattr(pages, "_SHOWN_CHUNKS", 1)
-    assert (
-        "The first 1 chunks are shown."
-        in Page(pages.document(View(variants, "base"), lead)).texts
-    )
-    with pytest.raises(IndexError, match="document 9999 does not exist"):
+    cut = Page(pages.document(View(variants, "base"), lead))
+    assert len(cut.text) < len(page.text)
+    with pytest.raises(IndexError, match="document 9999 "):
         pages.document(View(variants, "base"), 9999)
 
 

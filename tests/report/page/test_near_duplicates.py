@@ -17,12 +17,10 @@ def marked(*texts):
 
 
 def test_what_both_hold_is_marked_and_nothing_else():
-    one = "Before it all. The harbour holds a rope, and more. Gull"
-    other = "Other words. the HARBOUR holds a rope: gull"
-    assert marked(one, other) == [
-        ["The harbour holds a rope"],
-        ["the HARBOUR holds a rope"],
-    ]
+    shared = "The harbour holds a rope"
+    alike = "the HARBOUR holds a rope"
+    found = marked(f"Before it all. {shared}, and more. Gull", f"Other. {alike}: gull")
+    assert found == [[shared], [alike]]
 
 
 def test_a_long_text_begins_a_little_before_the_first_mark():
@@ -36,7 +34,8 @@ def test_a_long_text_begins_a_little_before_the_first_mark():
 
 
 def test_two_texts_with_nothing_in_common_have_no_mark():
-    assert marked("one two three four", "five six seven eight") == [[], []]
+    texts = ("one two three four", "five six seven eight")
+    assert marked(*texts) == [[], []]
 
 
 @pytest.fixture(scope="module")

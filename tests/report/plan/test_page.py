@@ -53,9 +53,7 @@ def test_the_destination_is_named_and_left_alone(recipe, tried, tmp_path):
     asked = recipe.model_copy(
         update={"export": recipe.export.model_copy(update={"push": str(there)})}
     )
-    assert f"the exported files are also copied to {there} (export.push)" in written(
-        asked
-    )
+    assert f"{there} (export.push)" in written(asked)
     assert not there.exists()
     assert "export.push" not in written(recipe)
 
@@ -105,7 +103,7 @@ def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(
             tmp_path, *sets, f"compose.target_tokens={int(share * tokens)}"
         )
         if is_enough:
-            assert "all documents together have" not in written(asked)
+            assert "compose.target_tokens" not in written(asked)
             continue
         for refusing in (shown, pipeline.run):
             with pytest.raises(CorpusError) as refused:
@@ -128,12 +126,7 @@ def test_rejects_that_will_end_the_run_are_foreseen(tmp_path, tried, monkeypatch
     )
     recipe = recipe_in(tmp_path, CHEAP, f"ingest.sources.0.path={path}")
     said = written(recipe)
-    assert "ingest would stop the run: about " in said
-    share = float(
-        re.search(
-            r"about ([\d.]+)% of the records would be rejected \(broken JSON\)", said
-        )[1]
-    )
+    share = float(re.search(r"about ([\d.]+)% of .* \(broken JSON\)", said)[1])
     assert share == pytest.approx(5, abs=0.001 if kind == "whole" else 2)
     cure = re.search(r"set (ingest\.max_reject_share=[\d.]+) in the recipe", said)[1]
     assert "would stop" not in written(
@@ -147,7 +140,7 @@ def test_a_source_of_nothing_but_rejects_counts_beside_another(recipe, tried, tm
         [{"path": str(tmp_path / name)} for name in ("c.jsonl", "d.jsonl")]
     )
     said = written(recipe_in(tmp_path, CHEAP, f"ingest.sources={sources}"))
-    assert "about 20.00% of the records would be rejected (empty)" in said
+    assert re.search(r"about 20\.00% of .* \(empty\)", said)
     assert "set ingest.max_reject_share=0.2" in said
 
 
@@ -320,7 +313,7 @@ def test_a_cap_is_told(recipe, tried, tmp_path):
     (summary,), _ = shown(
         recipe_in(tmp_path, CHEAP, "ingest.sources.0.max_documents=10")
     )
-    assert summary.startswith("80 documents, 0.0 MB of text, of which 10 are kept, ")
+    assert re.match("80 documents, .* 10 are kept, ", summary)
 
 
 def test_what_a_plan_says_of_sizes_is_what_the_run_writes(few_recipe, tmp_path):

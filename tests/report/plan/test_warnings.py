@@ -22,19 +22,10 @@ def test_a_plan_says_what_the_run_will_warn_of(recipe, tmp_path, monkeypatch):
         replace(run_warnings.THRESHOLDS, stand_in_tokens=512),
     )
     told = " ".join(written(recipe_in(tmp_path, "compose.sequences=60")).split())
-    assert (
-        "the tokenizer is a stand-in trained on this corpus (tokenizer.train=300), not compatible with any pretrained model"
-        in told
-    )
-    assert "[stand-in-tokenizer]" in told
-    assert re.search(
-        r"a sequence takes chunks from \d+ of the corpus's 80 documents, \d\d%: with so few",
-        told,
-    )
-    assert (
-        "text that is repeated this often is learned better than the rest, and later uses teach less; add documents, make"
-        in told
-    )
+    assert "tokenizer.train=300" in told
+    for name in ("stand-in-tokenizer", "small-corpus", "heavy-reuse"):
+        assert f"[{name}]" in told
+    assert re.search(r"\d+ of the corpus's 80 documents, \d\d%: ", told)
 
 
 def test_only_text_that_is_used_hundreds_of_times_is_said_to_be_memorized(
@@ -63,15 +54,10 @@ def test_documents_that_no_sequence_holds_are_warned_of(recipe, tmp_path):
     told = written(asked)
     count, documents = map(
         int,
-        re.search(
-            r"about (\d+) of the (\d+) documents that can be extended \(", told
-        ).groups(),
+        re.search(r"about (\d+) of the (\d+) documents [^(]*\(", told).groups(),
     )
     assert documents / 2 < count <= documents < 80
-    assert (
-        "are too long for compose.target_tokens=64 with negatives between their chunks; they will be dropped, "
-        "and the rest is a biased sample; raise" in told
-    )
+    assert "compose.target_tokens=64" in told
     assert "[many-dropped]" in told
     assert "[many-dropped]" not in written(recipe)
     assert "[many-dropped]" not in written(
@@ -85,18 +71,15 @@ def test_a_run_that_cannot_fit_is_warned_of(recipe, tmp_path, monkeypatch):
     )
     monkeypatch.setattr(warnings, "memory_bytes", lambda: 1_000_000)
     told = written(recipe_in(tmp_path, "compose.method=standard"))
-    assert "not enough disk space: the run writes about " in told
-    assert "not enough memory: the run needs about " in told
+    assert "disk space: " in told
+    assert "enough memory: " in told
 
 
 def test_exact_search_of_very_many_is_warned_of(recipe, tmp_path):
     asked = recipe_in(tmp_path, "search.index=exact", "compose.sequences=all")
     for chunks, warned in ((1e3, False), (1e7, True)):
         told = written(asked, Scenario(workers=2, chunks=chunks))
-        assert (
-            "an approximate index would be faster: search.index=exact takes about"
-            in told
-        ) is warned
+        assert ("--set search.index=auto" in told) is warned
 
 
 def test_documents_of_one_chunk_are_refused_as_by_the_run_and_in_a_sample_warned_of(
@@ -113,10 +96,7 @@ def test_documents_of_one_chunk_are_refused_as_by_the_run_and_in_a_sample_warned
     monkeypatch.setattr(look, "_MIN_READ_BYTES", 4_000)
     monkeypatch.setattr(look, "_READ_BYTES", 4_000)
     told = written(asked)
-    assert re.search(
-        r"likely to stop: compose.min_meta_chunks=4 .* none of the \d+ documents of a sample",
-        told,
-    )
-    assert "likely to stop" not in written(
+    assert "compose.min_meta_chunks=4" in told
+    assert "compose.min_meta_chunks" not in written(
         recipe_in(tmp_path, "compose.method=standard", "chunk.max_chars=100000")
     )
