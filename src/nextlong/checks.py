@@ -1,11 +1,11 @@
-"""Checks: what a run refuses before its first step, as one list in the order of the run.
+"""Checks: what a run refuses before its first step, as one list in its order.
 
 In:  a recipe, and a look at its corpus that all checks share, so that each file is
 listed and its head is opened once. Out: nothing, or an error that the user can fix.
 
-A step may run for hours. Whatever would make a later one fail is therefore refused here:
-`CHECKS` has first what the recipe alone tells and whether its files exist, then what is
-checked in the locked run directory, and last what needs to read the documents.
+A step may run for hours. Whatever would make a later one fail is therefore refused
+here: `CHECKS` has first what the recipe alone tells and whether its files exist, then
+what is checked in the locked run directory, and last what needs to read the documents.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def check_encoder(recipe: Recipe, corpus: Corpus) -> None:
 
 
 def check_destination(recipe: Recipe, corpus: Corpus) -> None:
-    """Raise ExportError if `export.push` cannot be reached, or ends with the process."""
+    """Raise ExportError if `export.push` is unknown, or ends with the process."""
     push = recipe.export.push
     if push is None:
         return
@@ -175,8 +175,8 @@ def check_inputs_unchanged(recipe: Recipe, corpus: Corpus) -> None:
 def check_same_documents(recipe: Recipe, corpus: Corpus) -> None:
     """Raise RunError if the runs of this directory read none of the recipe's files.
 
-    A recipe that names its variant, or whose sources are given on the command line, says
-    that it is another one.
+    A recipe that names its variant, or whose sources are given on the command line,
+    says that it is another one.
     """
     run_dir = recipe.run_path
     has_other_sources = any(
@@ -193,8 +193,8 @@ def check_same_documents(recipe: Recipe, corpus: Corpus) -> None:
 def check_id_columns(recipe: Recipe, corpus: Corpus) -> None:
     """Raise CorpusError if no table of a source has the column that names documents.
 
-    JSON lines may have an id in later lines only, and many files take long to open; both
-    are checked after reading.
+    JSON lines may have an id in later lines only, and many files take long to open;
+    both are checked after reading.
     """
     sources = recipe.ingest.sources
     for index, (source, files) in enumerate(zip(sources, corpus.files, strict=True)):
@@ -221,8 +221,8 @@ def _is_table(file_format: InputFormat) -> bool:
 def check_enough(recipe: Recipe, corpus: Corpus) -> None:
     """Raise CorpusError if all documents together are shorter than one sequence.
 
-    Of large files only the heads are read. A small corpus is read whole, and a sample of
-    it is tokenized, or all of it if the sample leaves doubt.
+    Of large files only the heads are read. A small corpus is read whole, and a sample
+    of it is tokenized, or all of it if the sample leaves doubt.
     """
     if not uses_a_chunk_once(recipe.compose):
         return
@@ -295,7 +295,7 @@ def check(
     *,
     skip: Collection[Callable[[Recipe, Corpus], None]] = (),
 ) -> None:
-    """Do the checks of one moment, in order. Raises the error of the first that fails."""
+    """Do the checks of one moment, in order; the first that fails raises."""
     for each in CHECKS:
         if each.when == when and each.function not in skip:
             each.function(recipe, corpus)

@@ -1,6 +1,7 @@
 """Pipeline: the whole route on one page, from a recipe to a finished run.
 
-In:  a recipe. Out: the finished steps in its run directory, and the record of the variant.
+In:  a recipe. Out: the finished steps in its run directory, and the record of the
+     variant.
 
 ingest → select → chunk → encoder → embed → index → mine → draft
                      ├→ meta_documents ──────────────┘       ↑
@@ -309,7 +310,8 @@ class Session:
 
         Returns their names.
         """
-        # Sizing runs all steps up to the tokenizer, so not for jobs that share one of them.
+        # Sizing runs all steps up to the tokenizer, so not for jobs that share one of
+        # them.
         steps_to_size = _steps_to_size(self.recipe, self.files)
         is_needed_to_size = name in {step.name for step in steps_to_size}
         follows_chunks = "chunk" in steps_before(self.route(), name)

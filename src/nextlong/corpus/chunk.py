@@ -1,12 +1,12 @@
 """Chunk: split each document into chunks of at most about `max_chars` characters.
 
 In:  DOCUMENTS of one shard, and the rows to keep.
-Out: CHUNKS of that shard: character offsets, no copies of text. The slices of a document,
-     in order, rebuild it exactly.
+Out: CHUNKS of that shard: character offsets, no copies of text. The slices of a
+     document, in order, rebuild it exactly.
 
-The paper's greedy rule (§3.1.1: add paragraphs while the buffer has at most s characters)
-equals "cut at the last newline within the next s characters", which is one backward search
-per chunk.
+The paper's greedy rule (§3.1.1: add paragraphs while the buffer has at most s
+characters) equals "cut at the last newline within the next s characters", which is one
+backward search per chunk.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def chunk_text(
 ) -> list[Span]:
     """Return the chunks of a text as character offsets [start, end), without gaps.
 
-    `length="slice"` counts every character of a chunk; `"paper"` does not count the newlines
-    between its paragraphs, like the authors' published function. A paragraph over
-    `max_chars` is cut into chunks of at least half as many characters, except its last one:
-    after the last sentence in the second half of a chunk, else after a word there, else
-    anywhere (`oversize="split"`). Or it becomes one chunk (`"keep"`, as in the paper).
-    Raises ArgumentError for invalid arguments.
+    `length="slice"` counts every character of a chunk; `"paper"` does not count the
+    newlines between its paragraphs, like the authors' published function. A paragraph
+    over `max_chars` is cut into chunks of at least half as many characters, except its
+    last one: after the last sentence in the second half of a chunk, else after a word
+    there, else anywhere (`oversize="split"`). Or it becomes one chunk (`"keep"`, as in
+    the paper). Raises ArgumentError for invalid arguments.
     """
     if not isinstance(text, str):
         raise arguments.wrong("text", text, "is not a string", fix="give one text")
@@ -91,8 +91,8 @@ def chunk_text(
 def _chunk_by_paragraph_lengths(
     text: str, *, max_chars: int, oversize: Literal["split", "keep"]
 ) -> list[Span]:
-    # filled[i]: characters of the first i paragraphs without newlines; paragraph i starts
-    # at filled[i] + i.
+    # filled[i]: characters of the first i paragraphs without newlines; paragraph i
+    # starts at filled[i] + i.
     paragraphs = text.split("\n")
     filled = list(accumulate(map(len, paragraphs), initial=0))
     spans: list[Span] = []
@@ -126,8 +126,8 @@ def _split_paragraph(text: str, start: int, end: int) -> int:
     if words:
         return words[-1]
     for cut in range(end, max(start, end - _LONGEST_CLUSTER), -1):
-        # Do not separate a letter from its marks, an emoji from its modifiers, or \r from
-        # \n.
+        # Do not separate a letter from its marks, an emoji from its modifiers, or \r
+        # from \n.
         before = text[cut - 1]
         after = text[cut]
         is_mark = unicodedata.category(after) in ("Mn", "Mc", "Me", "Sk")
@@ -138,7 +138,7 @@ def _split_paragraph(text: str, start: int, end: int) -> int:
 
 
 def _last_sentence_end(text: str, first: int, end: int) -> int | None:
-    """Return the last end of a sentence in [first, end]; None if no sentence ends there."""
+    """Return the last end of a sentence in [first, end]; None if there is none."""
     matches = _SENTENCE_END.finditer(text, max(0, first - _LONGEST_END), end)
     ends = [match.end() for match in matches if match.end() >= first]
     for sentence in reversed(ends):

@@ -1,14 +1,15 @@
 """Decontaminate: remove chunks that share a run of words with evaluation texts.
 
-In:  evaluation files of any layout (every string in them is used), and the documents and
-     chunks of each shard.
-Out: CHUNKS without the contaminated ones, and the number of chunks that each file matched.
+In:  evaluation files of any layout (every string in them is used), and the documents
+     and chunks of each shard.
+Out: CHUNKS without the contaminated ones, and the number of chunks that each file
+     matched.
 
-Words are lower-cased runs of letters and digits. Runs of n words, 13 as for GPT-3 (Brown et
-al. 2020, appendix C), are searched in whole documents; a run across a chunk boundary marks
-both chunks. A text of 8 to n - 1 words is compared as a whole; one of 3 to 7 words only if
-it is a question (it ends in a question mark, or its JSON key is `question`), because short
-answers are names that occur in many documents.
+Words are lower-cased runs of letters and digits. Runs of n words, 13 as for GPT-3
+(Brown et al. 2020, appendix C), are searched in whole documents; a run across a chunk
+boundary marks both chunks. A text of 8 to n - 1 words is compared as a whole; one of 3
+to 7 words only if it is a question (it ends in a question mark, or its JSON key is
+`question`), because short answers are names that occur in many documents.
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ _KNOWN: Final = (
     ".xz, .lz4)"
 )
 
-# One row per distinct head: the hash of the first five words of a run (or all, if it has
-# fewer); ascending by words, then hash.
+# One row per distinct head: the hash of the first five words of a run (or all, if it
+# has fewer); ascending by words, then hash.
 _HEADS = np.dtype([("hash", "u8"), ("words", "u1")])
 # One row per distinct run of words and file that contains it, ascending.
 _GRAMS = np.dtype([("hash", "u8"), ("file", "u2"), ("words", "u1")])
@@ -194,11 +195,11 @@ def _names_of(files: Sequence[str]) -> list[str]:
 
 
 def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskResult:
-    """Write the runs of words of evaluation files as `{out}.heads.npy` and `.grams.npy`.
+    """Write the runs of words of evaluation files: `{out}.heads.npy`, `.grams.npy`.
 
-    The files are paths or URLs. No run starts where the next words are not a head, which
-    excludes nearly all positions at once. Raises CorpusError for a file that is missing,
-    unreadable, of unknown format, or without a text long enough to search for.
+    The files are paths or URLs. No run starts where the next words are not a head,
+    which excludes nearly all positions at once. Raises CorpusError for a file that is
+    missing, unreadable, of unknown format, or without a text long enough to search for.
     """
     heads = [np.empty(0, _HEADS)]
     grams = [np.empty(0, _GRAMS)]
@@ -227,7 +228,8 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
                 value=file,
                 problem=(
                     f"has no text of at least {min_words} words and no question "
-                    f"of at least {min_question_words}, so there is nothing to search for"
+                    f"of at least {min_question_words}, so there is nothing to "
+                    "search for"
                 ),
                 fix="remove it from the list",
             )
@@ -407,7 +409,7 @@ def _decontaminate_shard(
 
 
 class _Matches(NamedTuple):
-    """The matches in a text, in order: first character, end, evaluation file; (m,) each."""
+    """Matches in a text, in order: first character, end, evaluation file; (m,)."""
 
     firsts: _Ints
     lasts: _Ints
@@ -419,9 +421,9 @@ def _overlapped(
 ) -> NDArray[np.bool_]:
     """Return which chunks a match of each file overlaps, (files, chunks).
 
-    `changes[f, c]` is the number of matches of file f that begin in chunk c, minus those
-    that ended before it. Its cumulative sum over the chunks counts the matches that overlap
-    each chunk.
+    `changes[f, c]` is the number of matches of file f that begin in chunk c, minus
+    those that ended before it. Its cumulative sum over the chunks counts the matches
+    that overlap each chunk.
     """
     first_chunks = np.searchsorted(chunk_starts, matches.firsts, side="right") - 1
     next_chunks = np.searchsorted(chunk_starts, matches.lasts - 1, side="right")
@@ -438,8 +440,8 @@ class _Targets:
     def __init__(self, heads: Path, grams: Path) -> None:
         head_rows = np.load(heads)
         gram_rows = np.load(grams)
-        # By length in words: the hashes, ascending, and which of their last bits occur (at
-        # most 64 MB), which avoids most searches.
+        # By length in words: the hashes, ascending, and which of their last bits occur
+        # (at most 64 MB), which avoids most searches.
         self.heads: dict[int, tuple[_Hashes, NDArray[np.bool_]]] = {}
         for length in np.unique(head_rows["words"]).tolist():
             ascending = head_rows["hash"][head_rows["words"] == length]
@@ -448,7 +450,8 @@ class _Targets:
             occurs = np.zeros(1 << bits, np.bool_)
             occurs[ascending & np.uint64(len(occurs) - 1)] = True
             self.heads[length] = ascending, occurs
-        # (g,) hash of each run, ascending, and its file; and the distinct lengths in words.
+        # (g,) hash of each run, ascending, and its file; and the distinct lengths in
+        # words.
         self.hashes = np.ascontiguousarray(gram_rows["hash"])
         self.files = np.ascontiguousarray(gram_rows["file"])
         self.lengths = np.unique(gram_rows["words"]).tolist()
@@ -473,8 +476,8 @@ def _matches(words: Words, text_starts: _Ints, targets: _Targets) -> _Matches:
         next_texts = np.searchsorted(text_starts, words.starts[starts], side="right")
         text_ends = text_starts[next_texts]
         starts = starts[words.ends[starts + length - 1] <= text_ends]
-        # The `length` words from each start, one run after the other; every `length`-th of
-        # their n-grams is a run.
+        # The `length` words from each start, one run after the other; every `length`-th
+        # of their n-grams is a run.
         run_words = words.hashes[starts[:, None] + np.arange(length)].ravel()
         rows = _find(targets.hashes, ngrams(run_words, length)[::length])
         is_run = rows >= 0

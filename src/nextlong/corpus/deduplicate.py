@@ -2,13 +2,13 @@
 
 In:  the documents of every shard, and which of them are kept so far.
 Out: one bool per row and shard, as `select` writes them. The longest document of each
-     cluster is kept (of equally long ones, that with the smallest content hash), so that
-     neither sharding nor file order affects the result.
+     cluster is kept (of equally long ones, that with the smallest content hash), so
+     that neither sharding nor file order affects the result.
 
-MinHash signatures (Broder 1997) of five-word shingles come from rensa, a small Rust library.
-Clustering is done here, because it must scale: the task of a shard sorts the hashes of each
-band, one task per band and range of hashes compares the documents of all shards that share a
-hash, and the last task computes connected components of the pairs.
+MinHash signatures (Broder 1997) of five-word shingles come from rensa, a small Rust
+library. Clustering is done here, because it must scale: the task of a shard sorts the
+hashes of each band, one task per band and range of hashes compares the documents of all
+shards that share a hash, and the last task computes connected components of the pairs.
 """
 
 from __future__ import annotations
@@ -243,8 +243,8 @@ def minhash_class() -> Any:
             where="ingest.dedup",
             value="minhash",
             problem=(
-                f"needs rensa's algorithm {_ALGORITHM_VERSION}, but the installed rensa "
-                f"has algorithm {algorithm}"
+                f"needs rensa's algorithm {_ALGORITHM_VERSION}, but the installed "
+                f"rensa has algorithm {algorithm}"
             ),
             fix="pip install 'nextlong[dedup]'",
         )
@@ -267,8 +267,8 @@ def _shingles(
     run_hashes = ngrams(words.hashes, _SHINGLE_WORDS)
     is_within = runs_on(bounds, _SHINGLE_WORDS)[: len(run_hashes)]
     hashes[is_of_long] = run_hashes[is_within]
-    # A text with fewer words is one shingle; one without words gets its content hash, so
-    # that it is similar to no other.
+    # A text with fewer words is one shingle; one without words gets its content hash,
+    # so that it is similar to no other.
     short_hashes: list[np.uint64] = []
     for index in np.flatnonzero(~is_long):
         text_words = words.hashes[bounds[index] : bounds[index + 1]]
@@ -303,14 +303,14 @@ def _similar_pairs(
 ) -> TaskResult:
     """Write `{out}.pairs.npy`, int64 (pairs, 2): ids of similar documents.
 
-    They share a hash of a band, in one range of hashes: number `step` of `passes`. The files
-    of each shard are `signatures`, `band_hashes` and `band_rows` from `_minhash_shard`, and
-    `hashes` of contents, uint64 (rows,).
+    They share a hash of a band, in one range of hashes: number `step` of `passes`. The
+    files of each shard are `signatures`, `band_hashes` and `band_rows` from
+    `_minhash_shard`, and `hashes` of contents, uint64 (rows,).
 
-    Each document is compared with the first one that shares its hash and with the one before
-    it; comparing all of them would take quadratic time. Transitivity and the other bands
-    find the missed pairs. Documents with the same hash are sorted by content hash, so that
-    sharding does not matter.
+    Each document is compared with the first one that shares its hash and with the one
+    before it; comparing all of them would take quadratic time. Transitivity and the
+    other bands find the missed pairs. Documents with the same hash are sorted by
+    content hash, so that sharding does not matter.
     """
     keys, ids = _documents_in_range(
         band_hashes,
@@ -319,8 +319,8 @@ def _similar_pairs(
         first=np.uint64(2**64 * step // passes),
         last=np.uint64(2**64 * (step + 1) // passes - 1),
     )
-    # Keep documents that share a key; those with the same key form a run, sorted by content
-    # hash.
+    # Keep documents that share a key; those with the same key form a run, sorted by
+    # content hash.
     order = np.argsort(keys, kind="stable")
     keys = keys[order]
     ids = ids[order]
@@ -356,7 +356,7 @@ def _documents_in_range(
     first: np.uint64,
     last: np.uint64,
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the documents whose hash of a band is in a range: hash and id, (n,) each."""
+    """Return hash and id, (n,), of documents whose hash of a band is in a range."""
     hashes_of_shards = [np.empty(0, np.uint64)]
     ids_of_shards = [np.empty(0, np.int64)]
     for shard, (hash_path, rows_path) in enumerate(
@@ -376,8 +376,8 @@ def _documents_in_range(
 def _compared_positions(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
     """Return the pairs of positions that are compared, (pairs, 2).
 
-    `keys` are ascending, so that equal ones form a run. Each position is paired with the
-    first one of its run, and with the one before it.
+    `keys` are ascending, so that equal ones form a run. Each position is paired with
+    the first one of its run, and with the one before it.
     """
     # `heads` are the first positions of the runs, `followers` all others, `leaders` the
     # head of each of these.
@@ -404,13 +404,13 @@ def _keep_longest(
     """Write `{out}.{shard:05d}.keep.npy`.
 
     False also for documents of which a near-duplicate is kept. `pairs` come from
-    `_similar_pairs`; `keep`, `hashes` (uint64) and `chars` (int64) are .npy files with one
-    value per row, from select and ingest. The clusters are the connected components of the
-    pairs, so duplicates of duplicates count.
+    `_similar_pairs`; `keep`, `hashes` (uint64) and `chars` (int64) are .npy files with
+    one value per row, from select and ingest. The clusters are the connected components
+    of the pairs, so duplicates of duplicates count.
     """
     members, clusters = _connected(pairs)
-    # Members of a cluster, longest first (of equally long ones, smallest hash first): only
-    # the first is kept.
+    # Members of a cluster, longest first (of equally long ones, smallest hash first):
+    # only the first is kept.
     member_hashes = corpus_files.array_rows(members, hashes)
     member_chars = corpus_files.array_rows(members, chars)
     order = np.lexsort((member_hashes, -member_chars, clusters))
@@ -444,9 +444,9 @@ def _connected(pairs: Sequence[Path]) -> tuple[NDArray[np.int64], NDArray[np.int
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    # Similar documents agree on several bands, so the pairs are many times their ids. Files
-    # are joined block by block, and what the blocks before have connected is one pair for
-    # each id: memory grows with the ids, not with the pairs.
+    # Similar documents agree on several bands, so the pairs are many times their ids.
+    # Files are joined block by block, and what the blocks before have connected is one
+    # pair for each id: memory grows with the ids, not with the pairs.
     members = np.empty(0, np.int64)
     clusters = np.empty(0, np.int64)
     sizes = [path.stat().st_size for path in pairs]

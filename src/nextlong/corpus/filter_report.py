@@ -1,8 +1,8 @@
 """Filter report: what was filtered out for each reason, with examples.
 
 In:  the counts of ingest, select, near_duplicates and decontaminate, and their files.
-Out: one JSON file for people to read: records, documents and chunks by reason. Also counts
-     kept documents that share an id.
+Out: one JSON file for people to read: records, documents and chunks by reason. Also
+     counts kept documents that share an id.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ def _removed_by_user(
 
 
 def _near_duplicates(done: Artifacts) -> LeftOut:
-    """Count the near-duplicates; the examples name the documents that are kept instead."""
+    """Count the near-duplicates; the examples name what is kept instead."""
     result = done["near_duplicates"].result(NearDuplicatesResult)
     removed = [removed_id for removed_id, _ in result.examples]
     kept_instead = [kept_id for _, kept_id in result.examples]
@@ -369,12 +369,13 @@ def _kept_equals(
 ) -> dict[int, int]:
     """Return, for each removed document that has one, the kept document that equals it.
 
-    `compared` has the hashes that are equal for duplicates. Of equal documents, select keeps
-    the one of the earliest source, and then of the smallest content hash.
+    `compared` has the hashes that are equal for duplicates. Of equal documents, select
+    keeps the one of the earliest source, and then of the smallest content hash.
     """
     if not removed:
         return {}
-    # (n,) of the removed documents; all shards are searched for others with one of these.
+    # (n,) of the removed documents; all shards are searched for others with one of
+    # these.
     removed_hashes = corpus_files.array_rows(np.array(removed, np.int64), compared)
     # For each of these hashes, the kept document: source, content hash, id.
     kept: dict[int, tuple[int, int, int]] = {}
@@ -445,8 +446,8 @@ def _same_ids(
 
     Also returns source, id and beginnings of two with one id.
     """
-    # A shard is read twice rather than mapped throughout: a large corpus has more shards
-    # than a process may have open files.
+    # A shard is read twice rather than mapped throughout: a large corpus has more
+    # shards than a process may have open files.
     kept = 0
     for path in keep:
         is_kept = np.load(path)

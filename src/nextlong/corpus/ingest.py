@@ -1,9 +1,9 @@
 """Ingest: files → documents.
 
 In:  a few files of one source, or a part of one file.
-Out: DOCUMENTS shards in file order, and .npy files with one value per document, from which
-     later steps select and sample without reading text; also the rejects, with file, line
-     and reason.
+Out: DOCUMENTS shards in file order, and .npy files with one value per document, from
+     which later steps select and sample without reading text; also the rejects, with
+     file, line and reason.
 
 `content_hash` is xxh3-64 of the text's UTF-8 bytes as they were read.
 """
@@ -71,9 +71,9 @@ def ingest_step(
     shard_bytes: int,
     when_ingested: Callable[[Artifact], None],
 ) -> Step:
-    """Return the step from files to DOCUMENTS; too many rejects are an error at the end.
+    """Return the step from files to DOCUMENTS.
 
-    `line_counts` are the `line_counts_steps`.
+    Too many rejects are an error at its end. `line_counts` are the `line_counts_steps`.
     """
     exclusions, excluded_elsewhere = exclusions_of(ingest.exclude, ingest.sources)
 
@@ -168,7 +168,7 @@ def _config(
 def _source_config(
     source: Source, files: Sequence[InputFile], exclusion: Exclusion
 ) -> Json:
-    """Return what decides the documents of one source; keys without a value are left out."""
+    """Return what decides the documents of one source, without empty keys."""
     extractors = (format_of(file.name, source).extractor for file in files)
     optional = {
         "encoding": source.encoding,
@@ -201,14 +201,15 @@ def _ingest_split(
 ) -> IngestResult:
     """Write the documents of one task as `{out}.{k:04d}.documents.arrow`.
 
-    With `.hashes.npy` (uint64), `.chars.npy` (int64) and others: `.id_hashes.npy` (uint64)
-    hashes source and id; `.normalized.npy` (uint64), for `dedup: normalized`, has each
-    `normalized_hash`. A shard is closed once its text has `shard_bytes` UTF-8 bytes.
+    With `.hashes.npy` (uint64), `.chars.npy` (int64) and others: `.id_hashes.npy`
+    (uint64) hashes source and id; `.normalized.npy` (uint64), for `dedup: normalized`,
+    has each `normalized_hash`. A shard is closed once its text has `shard_bytes` UTF-8
+    bytes.
 
-    Rejects, if any, are written to `{out}.rejects.arrow`. The first task of a source writes
-    its exclusions to `{out}.excluded.json`; `{out}.excluded_met.json` holds the entries (""
-    for a whole source) that match a document of this task. Raises CorpusError for a file
-    that cannot be read to its end.
+    Rejects, if any, are written to `{out}.rejects.arrow`. The first task of a source
+    writes its exclusions to `{out}.excluded.json`; `{out}.excluded_met.json` holds the
+    entries ("" for a whole source) that match a document of this task. Raises
+    CorpusError for a file that cannot be read to its end.
     """
     max_chars = settings.max_document_chars
     documents = _DocumentShards(
@@ -306,7 +307,8 @@ class _Removed:
             "filtered_out": [],
             "excluded": [],
         }
-        # The entries of the exclusion list that match a document; "" is the whole source.
+        # The entries of the exclusion list that match a document; "" is the whole
+        # source.
         self.met = set[str]()
 
     def takes(self, item: Record | FilteredOut) -> bool:
@@ -444,8 +446,8 @@ def _check_rejects(
             where="ingest.sources[].filter",
             problem=f"it matches none of {filtered_out:,} documents",
             fix=(
-                "check the values of its columns (a missing column is NULL) and correct "
-                "the condition"
+                "check the values of its columns (a missing column is NULL) and "
+                "correct the condition"
             ),
         )
     if not records:
@@ -474,7 +476,7 @@ def _check_rejects(
 
 
 def _evidence_of_rejects(results: Sequence[IngestResult], rejects_path: str) -> str:
-    """Return the most frequent reasons, the first rejected record, and the file of all."""
+    """Return the most frequent reasons, the first reject, and the file of all."""
     reasons: Counter[str] = Counter()
     for result in results:
         reasons.update(result.reject_reasons)
@@ -508,7 +510,7 @@ def _no_records(results: Sequence[IngestResult]) -> CorpusError:
 
 
 def allowing(share: float) -> str:
-    """Return the setting that allows this share of rejects, rounded up to hundredths."""
+    """Return the setting that allows this share of rejects, in hundredths."""
     return f"ingest.max_reject_share={min(1.0, math.ceil(100 * share) / 100):g}"
 
 
@@ -518,9 +520,9 @@ content_hash: Final = xxhash.xxh3_64_intdigest  # of the UTF-8 bytes of a text
 def normalized_hash(utf8: bytes) -> int:
     """Return xxh3-64 of `" ".join(text.lower().split())`.
 
-    That is the text in lower case, with runs of white space as one blank. If nothing outside
-    ASCII changes case or is white space (nearly all English text), the work is done on
-    bytes, four times faster.
+    That is the text in lower case, with runs of white space as one blank. If nothing
+    outside ASCII changes case or is white space (nearly all English text), the work is
+    done on bytes, four times faster.
     """
     if not utf8.isascii():
         others = utf8.translate(None, _ASCII).decode("utf-8")
@@ -528,8 +530,8 @@ def normalized_hash(utf8: bytes) -> int:
             words = utf8.decode("utf-8").lower().split()
             joined = " ".join(words)
             return content_hash(joined.encode("utf-8"))
-    # Splitting at double blanks, which are rare, is fast; the odd blank of a longer run is
-    # stripped off the next piece.
+    # Splitting at double blanks, which are rare, is fast; the odd blank of a longer run
+    # is stripped off the next piece.
     lowered = utf8.translate(_LOWER_AND_BLANK)
     pieces = map(bytes.strip, lowered.split(b"  "))
     normalized = b" ".join(filter(None, pieces))
@@ -537,7 +539,7 @@ def normalized_hash(utf8: bytes) -> int:
 
 
 class _DocumentShards:
-    """Write documents in order; close a record batch every MB and a shard every `shard_bytes`."""
+    """Write documents in order: record batches of a MB, shards of `shard_bytes`."""
 
     def __init__(
         self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool
@@ -619,8 +621,8 @@ class _DocumentShards:
         rows = len(self._texts)
         if not rows:
             return
-        # Build the texts from bytes, because they were encoded for hashing: int64 offsets
-        # (rows + 1,) and content.
+        # Build the texts from bytes, because they were encoded for hashing: int64
+        # offsets (rows + 1,) and content.
         offsets = np.cumsum([0, *map(len, self._texts)], dtype=np.int64)
         content = pa.py_buffer(b"".join(self._texts))
         texts = pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), content)

@@ -1,12 +1,12 @@
-"""Look: sample the user's files before a run: documents, bytes of text, some of the texts.
+"""Look: sample the user's files before a run: their size, and some of the texts.
 
-In:  the recipe's section `ingest` and its files. Out: one `Look` per source, for the checks
-     before a run, for `nextlong plan` and for `init`.
+In:  the recipe's section `ingest` and its files. Out: one `Look` per source, for the
+     checks before a run, for `nextlong plan` and for `init`.
 
-A small corpus is read completely. Of a larger one, places spread over each source are read,
-because files may differ, and so may their ends. Uncompressed JSON lines can be read from
-any byte and Parquet from any row group; other files are read from the beginning up to a
-limit, and a fraction of their records is sampled.
+A small corpus is read completely. Of a larger one, places spread over each source are
+read, because files may differ, and so may their ends. Uncompressed JSON lines can be
+read from any byte and Parquet from any row group; other files are read from the
+beginning up to a limit, and a fraction of their records is sampled.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _WHOLE_FILES: Final = 1000  # opening more files takes too long
 _FIRST_REJECTS: Final = 3  # shown in a message
 _PLACES: Final = 128  # sampled in a source that is too large to be read completely
 _MIN_STRETCH: Final = 4_096  # bytes read per place
-# Of a source's compressed files, which can only be read from the beginning, and of each of
-# them.
+# Of a source's compressed files, which can only be read from the beginning, and of each
+# of them.
 _MAX_THROUGH: Final = 256_000_000
 _MIN_THROUGH: Final = 1_000_000
 
@@ -220,8 +220,8 @@ class _Reading:
         # Bytes of files that were read.
         covered_bytes = 0.0
         stretch = max(_MIN_STRETCH, int(share * source_bytes / _PLACES))
-        # One place in each of equal intervals of the source's bytes, so that all parts of
-        # all files have the same weight.
+        # One place in each of equal intervals of the source's bytes, so that all parts
+        # of all files have the same weight.
         for interval in range(_PLACES):
             offset = (interval + draw.random()) / _PLACES * source_bytes
             index = min(bisect.bisect_right(ends, offset), len(self._files) - 1)
@@ -258,7 +258,7 @@ class _Reading:
         position: float,
         read_bytes: int,
     ) -> tuple[list[bytes], float]:
-        """Return the texts at a position, from 0 to 1, and their fraction of the file."""
+        """Return the texts at a position (0 to 1), and their fraction of the file."""
         request = request_of(FilePart(file), self._source, self._max_chars)
         with records.explained(file), open_file(file) as stream:
             items, file_share = reader.read_at(
@@ -270,9 +270,9 @@ class _Reading:
     def sample_through(
         self, file: InputFile, *, share: float, max_bytes: int, draw: random.Random
     ) -> tuple[list[bytes], float]:
-        """Return about a `share` of the texts in the first `max_bytes` of text of a file.
+        """Return about a `share` of the texts at the beginning of a file.
 
-        And their fraction of the file.
+        Of its first `max_bytes` of text. And their fraction of the file.
         """
         kept: list[FilteredItem] = []
         kept_bytes = 0

@@ -4,14 +4,15 @@ In:  hashes and length of every document, shard by shard, as ingest writes them.
 Out: one bool per row and shard.
 
 Duplicates are removed, then each source is reduced to its caps, then to its weight. Of
-duplicates, the one from the earliest source is kept, and within a source the one with the
-smallest content hash. Every reduction keeps the documents with the smallest keyed hashes.
-So neither sharding nor file order affects which texts are kept (only under which of several
-ids an identical text is kept). Memory holds one range of hashes at a time.
+duplicates, the one from the earliest source is kept, and within a source the one with
+the smallest content hash. Every reduction keeps the documents with the smallest keyed
+hashes. So neither sharding nor file order affects which texts are kept (only under
+which of several ids an identical text is kept). Memory holds one range of hashes at a
+time.
 
-The exclusion list, as `nextlong view` writes it, is a JSON Lines file with `source` and,
-unless the whole source is excluded, `id`. Ingest applies it and stores the exclusions,
-because the list may change or move.
+The exclusion list, as `nextlong view` writes it, is a JSON Lines file with `source`
+and, unless the whole source is excluded, `id`. Ingest applies it and stores the
+exclusions, because the list may change or move.
 """
 
 from __future__ import annotations
@@ -164,11 +165,11 @@ def _select_documents(
 ) -> SelectResult:
     """Write `{out}.{shard:05d}.keep.npy`, one bool per row of each document shard.
 
-    `hashes` of contents (uint64), `compared` (uint64; equal for duplicates: the same files,
-    or hashes of normalized texts) and `chars` (int64) are .npy files with one value per row;
-    `shard_sources` is the index of each shard's source, ascending. About `held_documents`
-    documents are in memory at a time. Raises CorpusError if a weighted source has no
-    documents.
+    `hashes` of contents (uint64), `compared` (uint64; equal for duplicates: the same
+    files, or hashes of normalized texts) and `chars` (int64) are .npy files with one
+    value per row; `shard_sources` is the index of each shard's source, ascending. About
+    `held_documents` documents are in memory at a time. Raises CorpusError if a weighted
+    source has no documents.
     """
     shards: list[_Shard] = []
     for index, (hash_path, chars_path) in enumerate(zip(hashes, chars, strict=True)):
@@ -239,8 +240,8 @@ def _remove_duplicates(
             hashes_in_range.append(np.load(shard.hashes, mmap_mode="r")[rows])
         sizes = list(map(len, rows_of_shards))
 
-        # (n,) each, of all shards. The sort is stable: of the same text twice in a source,
-        # the first in (shard, row) is kept.
+        # (n,) each, of all shards. The sort is stable: of the same text twice in a
+        # source, the first in (shard, row) is kept.
         values = np.concatenate(compared_in_range)
         content_hashes = np.concatenate(hashes_in_range)
         source_of = np.repeat(np.array(shard_sources), sizes)
@@ -394,7 +395,7 @@ def _bins_of(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
 def _cumulative_bins(
     shards: Sequence[_Shard], seed: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the kept documents and their characters up to each bin, (2**_BIN_BITS,)."""
+    """Return the kept documents and characters up to each bin, (2**_BIN_BITS,)."""
     bins = 1 << _BIN_BITS
     documents = np.zeros(bins, np.int64)
     chars = np.zeros(bins, np.int64)
@@ -411,7 +412,7 @@ def _cumulative_bins(
 def _documents_of_bin(
     shards: Sequence[_Shard], seed: int, index: int
 ) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the keys of the kept documents of a bin, ascending, and their characters."""
+    """Return the keys of the kept documents of a bin, ascending, and their chars."""
     keys_of_shards: list[NDArray[np.uint64]] = []
     chars_of_shards: list[NDArray[np.int64]] = []
     for shard in shards:
@@ -451,7 +452,7 @@ class Exclusion(NamedTuple):
 def exclusions_of(
     path: str | None, sources: Sequence[Source]
 ) -> tuple[list[Exclusion], int]:
-    """Return the exclusions of each source, and the number of entries for other sources.
+    """Return the exclusions of each source, and how many entries other sources have.
 
     Raises CorpusError for a list that cannot be read or names none of the sources.
     """

@@ -1,12 +1,12 @@
 """Splits: which part of which file each task of ingest reads.
 
-In:  the input files. Out: the size of a shard, the parts of files per task, a function of
-     recipe and files only, and the number of lines before each part.
+In:  the input files. Out: the size of a shard, the parts of files per task, a function
+     of recipe and files only, and the number of lines before each part.
 
-Several tasks share a large file. A compressed file of JSON lines can be read from the start
-of any zstd frame, of which `pzstd` and `cat a.zst b.zst` write several. For any other
-compressed file, each task decompresses and skips the content before its part, which takes a
-fraction of the time of parsing it.
+Several tasks share a large file. A compressed file of JSON lines can be read from the
+start of any zstd frame, of which `pzstd` and `cat a.zst b.zst` write several. For any
+other compressed file, each task decompresses and skips the content before its part,
+which takes a fraction of the time of parsing it.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from nextlong.recipe.keys import Ingest
 # Compressed size above which an indivisible file is reported; it is read in seconds.
 _REPORTED_BYTES: Final = 16_000_000
 _MIN_PARTS: Final = 2  # files of fewer parts than this are not divided
-# Limits for a file compressed as a whole, so that its parts together decompress it only a
-# few times, and each part saves at least a second. bz2 decompresses at 10 MB/s, so reading
-# it twice saves nothing.
+# Limits for a file compressed as a whole, so that its parts together decompress it only
+# a few times, and each part saves at least a second. bz2 decompresses at 10 MB/s, so
+# reading it twice saves nothing.
 _MAX_SKIPPING_PARTS: Final = {"zstd": 8, "lz4": 8, "gzip": 4, "xz": 2, "bz2": 1}
 _SKIPPING_PART_BYTES: Final = 64_000_000
 # Predicts the decompressed size within some percent; the last part has the rest.
@@ -205,9 +205,9 @@ def _decompressed_bytes(file: InputFile) -> int:
 def _frame_bounds(file: InputFile) -> tuple[int, ...]:
     """Return the n + 1 bounds of the n frames of a zstd file, ascending.
 
-    Skippable frames belong to the frame before them, or to the first frame. Returns () if
-    the file does not consist of whole frames or cannot be opened; reading it reports the
-    error. Nothing is decompressed: blocks begin with their size (RFC 8878, 3.1.1).
+    Skippable frames belong to the frame before them, or to the first frame. Returns ()
+    if the file does not consist of whole frames or cannot be opened; reading it reports
+    the error. Nothing is decompressed: blocks begin with their size (RFC 8878, 3.1.1).
     """
     bounds: list[int] = []
     offset = 0
@@ -277,10 +277,10 @@ def whole_files(
             if tasks > 1:
                 who = f"at most {tasks} tasks read it, each from its beginning"
             messages.append(
-                f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so "
-                f"{who}; all workers can read several smaller files, plain JSON lines, "
-                "JSON lines in several zstd frames (pzstd, or .zst files joined by cat), "
-                "and Parquet"
+                f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, "
+                f"so {who}; all workers can read several smaller files, plain JSON "
+                "lines, JSON lines in several zstd frames (pzstd, or .zst files joined "
+                "by cat), and Parquet"
             )
     return messages
 

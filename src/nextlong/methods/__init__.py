@@ -1,1 +1,1 @@
-"""Methods: decide which documents make up a sequence, in which order; one module each."""
+"""Methods: decide which documents make up a sequence, in which order."""

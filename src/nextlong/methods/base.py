@@ -1,10 +1,10 @@
 """The contract of a method: its options and needs, its input and its output.
 
-A `DocumentMethod` concatenates documents or parts of them: from `CorpusArrays` it returns
-`Draft`s, and `documents.py` builds the steps that it needs. A `ChunkMethod` builds its own
-steps. Code outside this folder asks a method for its layout and its needs and never checks
-its name, so a method can be added as one file, or by another package (entry point
-`nextlong.methods`).
+A `DocumentMethod` concatenates documents or parts of them: from `CorpusArrays` it
+returns `Draft`s, and `documents.py` builds the steps that it needs. A `ChunkMethod`
+builds its own steps. Code outside this folder asks a method for its layout and its
+needs and never checks its name, so a method can be added as one file, or by another
+package (entry point `nextlong.methods`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Citation:
 NEXTLONG: Final = Citation(
     key="gao2025nextlong",
     title="NExtLong: Toward Effective Long-Context Training without Long Documents",
-    authors="Gao, Chaochen and Wu, Xing and Lin, Zijia and Zhang, Debing and Hu, Songlin",
+    authors=(
+        "Gao, Chaochen and Wu, Xing and Lin, Zijia and Zhang, Debing and Hu, Songlin"
+    ),
     arxiv="2501.12766",
 )
 
@@ -80,7 +82,8 @@ class Method(ABC, Generic[_OptionsT]):
     Options: type[Section] = Section
     layout: Layout = Layout.CONCATENATED
     needs: frozenset[Need] = frozenset()
-    # For reports: to what the score of a span is the cosine; empty if there are no scores.
+    # For reports: to what the score of a span is the cosine; empty if there are no
+    # scores.
     scores: str = ""
     # The paper of the method, for the data card.
     citation: Citation | None = None
@@ -166,7 +169,7 @@ class Neighbours:
 
 @dataclass(frozen=True, kw_only=True)
 class CorpusArrays:
-    """All n documents of the corpus that have chunks, and what the method needs of them."""
+    """The n documents of the corpus that have chunks, and what the method needs."""
 
     # (n,) keys for sampling, so that file order and shards do not matter.
     content_hashes: NDArray[np.uint64]
@@ -185,8 +188,8 @@ class CorpusArrays:
 class Draft(NamedTuple):
     """One sequence: documents in reading order; composing truncates it at T."""
 
-    # (r,) positions; an interleaved draft names a document once for each of its parts, in
-    # order.
+    # (r,) positions; an interleaved draft names a document once for each of its parts,
+    # in order.
     documents: NDArray[np.int64]
     # (r,) cosines, NaN or None for none.
     scores: NDArray[np.float32] | None = None
@@ -248,7 +251,7 @@ def stretches(
 
 
 class DocumentMethod(Method[_OptionsT]):
-    """A method that concatenates documents or parts of them; it only implements `draft`."""
+    """A method that concatenates documents or parts of them, by `draft` alone."""
 
     # The documents whose neighbours it needs.
     searches: Literal["all documents", "sampled documents"] = "all documents"

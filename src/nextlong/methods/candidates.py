@@ -1,8 +1,8 @@
 """Candidates: the negatives that a draft may take, in order, and how many it takes.
 
 In:  CANDIDATES of a block of meta-documents, as mining found them.
-Out: the candidates of each meta-chunk in the order of `compose.negatives`, and the length
-     of the prefix that a draft takes of them (paper §3.1.2).
+Out: the candidates of each meta-chunk in the order of `compose.negatives`, and the
+     length of the prefix that a draft takes of them (paper §3.1.2).
 
 Candidates are counted in characters, so only the chunks that drafts refer to are ever
 tokenized.
@@ -121,9 +121,9 @@ def ordered_candidates(
     if negatives.order == "nearest" or negatives.origin == "corpus":
         return retrieved
 
-    # The `mine.reorder_top` nearest in random order, or the farthest of these first (the
-    # paper's ablation, §4.4). The others follow, nearest first, for sequences that need
-    # more.
+    # The `mine.reorder_top` nearest in random order, or the farthest of these first
+    # (the paper's ablation, §4.4). The others follow, nearest first, for sequences that
+    # need more.
     orders = []
     for ids in retrieved.ids:
         nearest = np.arange(min(rules.mine.reorder_top, len(ids)))
@@ -185,18 +185,18 @@ def draft_prefixes(
 ) -> Prefixes:
     """Return the prefixes of the candidates that the draft takes.
 
-    For a document of S characters in p meta-chunks, under `fit="paper"`: so long that it
-    holds k = (Q − S) / (p·s) negatives that no earlier meta-chunk has taken, with Q = T·E·w
-    (paper §3.1.2), rounded up, at least 1. Under `"exact"`: so long that it holds
-    (Q − S) / p characters beyond those that earlier meta-chunks will probably use, their
-    first (T·E − S) / p. Candidates of 0 characters are not counted.
+    For a document of S characters in p meta-chunks, under `fit="paper"`: so long that
+    it holds k = (Q − S) / (p·s) negatives that no earlier meta-chunk has taken, with Q
+    = T·E·w (paper §3.1.2), rounded up, at least 1. Under `"exact"`: so long that it
+    holds (Q − S) / p characters beyond those that earlier meta-chunks will probably
+    use, their first (T·E − S) / p. Candidates of 0 characters are not counted.
     """
     meta_chunks = len(candidates.ids)
     is_paper = rules.compose.fit == "paper"
     needed_chars = target_chars - document_chars
     drafted_chars = target_chars * rules.compose.draft_factor - document_chars
-    # `enough` fill a prefix, of which a sequence uses the first `used`: negatives for the
-    # paper, else characters.
+    # `enough` fill a prefix, of which a sequence uses the first `used`: negatives for
+    # the paper, else characters.
     if is_paper:
         enough = max(1, math.ceil(drafted_chars / (meta_chunks * rules.max_chars)))
         used = enough

@@ -1,14 +1,15 @@
 """Draft sequences of whole documents, by a `DocumentMethod`.
 
-In:  DOCS, the tokens of every chunk, and what the method needs: neighbours of some or all
-     documents, or keywords.
-Out: DRAFTS: the chunks of the documents of each sequence, in order, with at least T tokens.
+In:  DOCS, the tokens of every chunk, and what the method needs: neighbours of some or
+     all documents, or keywords.
+Out: DRAFTS: the chunks of the documents of each sequence, in order, with at least T
+     tokens.
 
-Lengths are counted with the run's tokenizer. An estimate would bias the data: characters
-per token differ threefold between languages, and a draft shorter than T is lost, so
-estimates favour some languages. Counting takes no longer than estimating: 77 MB/s per core
-by fastokens, against 64 MB/s to classify characters by script, which gives the tokens of a
-document within 20 %.
+Lengths are counted with the run's tokenizer. An estimate would bias the data:
+characters per token differ threefold between languages, and a draft shorter than T is
+lost, so estimates favour some languages. Counting takes no longer than estimating: 77
+MB/s per core by fastokens, against 64 MB/s to classify characters by script, which
+gives the tokens of a document within 20 %.
 
 Many documents are drafted part by part (`partition.py`).
 """
@@ -153,8 +154,8 @@ def _neighbour_count(
     neighbours = method.neighbours(recipe.options)
     if neighbours is not None:
         return {"neighbours": neighbours}
-    # Neighbours of short documents are short too. Each further attempt, after neighbours
-    # ran out, doubles the characters.
+    # Neighbours of short documents are short too. Each further attempt, after
+    # neighbours ran out, doubles the characters.
     sequence_chars = document_chars(recipe.sequence_tokens, TYPICAL_CHARS_PER_TOKEN)
     return {"chars": 4 * sequence_chars * 2**attempt}
 
@@ -243,9 +244,9 @@ def _draft_step(
             where="compose.method",
             value=method.name,
             problem=(
-                f"gives no sequence of compose.target_tokens={compose.target_tokens:,}: "
-                "the documents that it concatenates are too few or too "
-                f"short{without}"
+                "gives no sequence of "
+                f"compose.target_tokens={compose.target_tokens:,}: the documents that "
+                f"it concatenates are too few or too short{without}"
             ),
             fix="add documents or lower it",
         )
@@ -383,8 +384,8 @@ def _read_chunk_tokens(
 
     Read a shard at a time, so that only the members' lengths are held.
     """
-    # Documents are sorted by shard, and so are members: members[low:high] are those of one
-    # shard, between the first document of it and that of the next one.
+    # Documents are sorted by shard, and so are members: members[low:high] are those of
+    # one shard, between the first document of it and that of the next one.
     shards = schemas.shard_of(rows["first_chunk"])
     first_documents = np.searchsorted(shards, np.arange(len(paths) + 1))
     lows = np.searchsorted(members, first_documents[:-1])
@@ -463,7 +464,7 @@ def _write_drafts(
     rows: NDArray[Any],
     members: NDArray[np.int64],
 ) -> None:
-    """Write the drafts to files of `_ROWS_PER_FILE`; one empty file if there are none."""
+    """Write the drafts to files of `_ROWS_PER_FILE`; an empty one for no drafts."""
     firsts = range(0, max(1, len(drafts)), _ROWS_PER_FILE)
     for index, first in enumerate(firsts):
         path = f"{out}.{index:05d}.drafts.arrow"
@@ -482,7 +483,8 @@ def _draft_row(
 ) -> Json:
     """Return a DRAFTS row.
 
-    `rows` are the META_DOCUMENTS rows of the draft's documents, or of its parts in order.
+    `rows` are the META_DOCUMENTS rows of the draft's documents, or of its parts in
+    order.
     """
     # (parts,): the document of each part, numbered in the order of first appearance.
     _, first_parts, groups = np.unique(

@@ -5,13 +5,13 @@ In:  META_DOCUMENTS and CANDIDATES; E, the measured characters per token; to fil
 Out: DRAFTS, in sampled order: each meta-chunk followed by a prefix of its candidates
      (paper §3.1.2).
 
-A draft does not decide where a candidate is placed. Composing walks each prefix in order
-and skips candidates that an earlier meta-chunk has used, so the negatives of a sequence are
-exactly the nearest unused ones.
+A draft does not decide where a candidate is placed. Composing walks each prefix in
+order and skips candidates that an earlier meta-chunk has used, so the negatives of a
+sequence are exactly the nearest unused ones.
 
-The tokens of meta-documents are counted, because a document that does not fit T is dropped.
-Candidates are counted in characters (`candidates.py`); those that repeat the meta-document
-are removed (`filter_candidates.py`).
+The tokens of meta-documents are counted, because a document that does not fit T is
+dropped. Candidates are counted in characters (`candidates.py`); those that repeat the
+meta-document are removed (`filter_candidates.py`).
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def extension_steps(
     # Once the mean chunk is known, `pipeline.sized` replaces `auto` by a number for it.
     candidates = keys.candidates_of(compose, mine, chunk_chars=recipe.chunk.max_chars)
     neighbours = {"neighbours": candidates}
-    # With a shortlist most vectors are zero and an index would have poor clusters, so the
-    # search is exact.
+    # With a shortlist most vectors are zero and an index would have poor clusters, so
+    # the search is exact.
     index: list[Step] = []
     if shortlist is None:
         index = index_steps(
@@ -129,8 +129,8 @@ def extension_steps(
         attempt=attempt,
         candidates=candidates,
     )
-    # Near-duplicates come before vectors: their weights are a single task, which then runs
-    # beside those that embed.
+    # Near-duplicates come before vectors: their weights are a single task, which then
+    # runs beside those that embed.
     return [
         meta_documents,
         *shortlisting,
@@ -152,7 +152,10 @@ def _check_shortlist(recipe: Recipe) -> None:
     negatives = recipe.compose.negatives
     problem = ""
     if recipe.compose.sequences == "all":
-        problem = "embeds every chunk with compose.sequences=all, which extends every document"
+        problem = (
+            "embeds every chunk with compose.sequences=all, which extends every "
+            "document"
+        )
         fix = "set compose.sequences to a number"
     elif index not in (AUTO, EXACT):
         problem = (
@@ -195,8 +198,8 @@ def _has_tokens(
     """Return whether a document has at least so many tokens.
 
     Its chunks are encoded in order until they do, so that a book of millions of tokens
-    takes no longer than one sequence. The number of characters decides nothing, because a
-    token may be one letter or a hundred blanks.
+    takes no longer than one sequence. The number of characters decides nothing, because
+    a token may be one letter or a hundred blanks.
     """
     encoder = kept_encoder(*tokenizer)
     counted = 0
@@ -412,9 +415,9 @@ def _texts_and_tokens(
 def _target_chars(meta: NDArray[Any], tokens: int, rules: Drafting) -> float:
     """Return T in characters, which is T·E.
 
-    `fit="paper"` uses the corpus's E, as the paper does. `fit="exact"` uses the E of the
-    meta-document if that is larger: its negatives are in its own language and style, so they
-    have as few tokens per character.
+    `fit="paper"` uses the corpus's E, as the paper does. `fit="exact"` uses the E of
+    the meta-document if that is larger: its negatives are in its own language and
+    style, so they have as few tokens per character.
     """
     chars_per_token = rules.chars_per_token
     if rules.compose.fit == "exact":

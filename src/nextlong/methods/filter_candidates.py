@@ -1,16 +1,16 @@
 """Filter near-duplicates out of the candidates of a meta-document.
 
-In:  the candidates of each meta-chunk, and how a draft takes a prefix of them; SHINGLES and
-     WEIGHTS.
-Out: the candidates that do not repeat the meta-document, and the pairs in the prefixes that
-     repeat each other.
+In:  the candidates of each meta-chunk, and how a draft takes a prefix of them; SHINGLES
+     and WEIGHTS.
+Out: the candidates that do not repeat the meta-document, and the pairs in the prefixes
+     that repeat each other.
 
 Near-duplicates teach nothing: they are false negatives, or the same negative again.
 Candidates that repeat the meta-document are removed. Of two candidates that repeat each
-other both are kept, because only composing, which counts tokens, knows which one is placed,
-if any. It never places both, so the draft counts the second one as empty. Only candidates
-that a draft probably reaches are compared: slightly more than it would take of unfiltered
-lists, and twice as many of a list that runs short.
+other both are kept, because only composing, which counts tokens, knows which one is
+placed, if any. It never places both, so the draft counts the second one as empty. Only
+candidates that a draft probably reaches are compared: slightly more than it would take
+of unfiltered lists, and twice as many of a list that runs short.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ from nextlong.retrieval.near_duplicates.shingles import (
 )
 from nextlong.rng import rng_for
 
-# Candidates compared, as a multiple of the prefix that a draft of unfiltered lists takes,
-# and some more, so that short prefixes have some to spare as well.
+# Candidates compared, as a multiple of the prefix that a draft of unfiltered lists
+# takes, and some more, so that short prefixes have some to spare as well.
 _EXAMINED = 1.125
 _EXAMINED_MORE = 8
 _MAX_EXAMPLES = 2  # recorded for one meta-document
 
-# If most candidates may be near-duplicates, so many are sampled to estimate how many are
-# not, which takes half as long as an ordinary draft of 128K tokens.
+# If most candidates may be near-duplicates, so many are sampled to estimate how many
+# are not, which takes half as long as an ordinary draft of 128K tokens.
 _SAMPLED_CANDIDATES = 256
 # A draft is given up if its candidates probably hold less than this share of what it
 # needs. The estimate is a lower bound, so the margin is large.
 _HOPELESS_SHARE = 0.5
-# It is also given up if less than this share of its candidates are no near-duplicates and
-# the draft would take them all, because all copies would be compared to find them.
+# It is also given up if less than this share of its candidates are no near-duplicates
+# and the draft would take them all, because all copies would be compared to find them.
 _FEW_USABLE = 0.1
 
 _Ids = NDArray[np.int64]
@@ -58,7 +58,7 @@ _Bools = NDArray[np.bool_]
 
 
 class Filtered(NamedTuple):
-    """The filtered candidates of a meta-document, and the prefixes that its draft takes."""
+    """The filtered candidates of a meta-document, and the prefixes of its draft."""
 
     candidates: Candidates
     prefixes: Prefixes
@@ -66,7 +66,8 @@ class Filtered(NamedTuple):
     pairs: _Ids
     # Distinct chunks in the prefixes that repeat no earlier one.
     negatives: int = 0
-    # Distinct chunks filtered out, and how many only because of a shared 100-word passage.
+    # Distinct chunks filtered out, and how many only because of a shared 100-word
+    # passage.
     near_duplicates: int = 0
     by_passage: int = 0
     # Examples of filtered chunks, each with the candidate that it repeats (None: the
@@ -96,13 +97,14 @@ def filter_near_duplicates(
 ) -> Filtered | None:
     """Filter near-duplicates out of the candidates of a meta-document.
 
-    These share `threshold` of their words. A sequence needs `needed_chars` characters of
-    the others, of which a draft takes `drafted_chars`, some to spare. Return None if they
-    probably hold far fewer, or if hardly any are left and they do not fill the draft.
+    These share `threshold` of their words. A sequence needs `needed_chars` characters
+    of the others, of which a draft takes `drafted_chars`, some to spare. Return None if
+    they probably hold far fewer, or if hardly any are left and they do not fill the
+    draft.
     """
-    # `chunks`, (c,): the distinct candidate ids, ascending. Below, a chunk is its number in
-    # [0, c), so that sets of chunks are masks, (c,). `numbers`: for each meta-chunk the
-    # numbers of its candidates, in order.
+    # `chunks`, (c,): the distinct candidate ids, ascending. Below, a chunk is its
+    # number in [0, c), so that sets of chunks are masks, (c,). `numbers`: for each
+    # meta-chunk the numbers of its candidates, in order.
     chunks, inverse = np.unique(np.concatenate(candidates.ids), return_inverse=True)
     sizes = [len(ids) for ids in candidates.ids]
     numbers = np.split(inverse, np.cumsum(sizes)[:-1])
@@ -202,7 +204,7 @@ def _screen(
 
 
 def _runs_short(screened: _Screened, examined: Sequence[int]) -> list[bool]:
-    """Return whether a prefix reaches behind the examined candidates, for each group."""
+    """Return for each group whether a prefix goes beyond the examined candidates."""
     runs_short = []
     for length, mask, count in zip(
         screened.prefixes.lengths, screened.is_kept, examined, strict=True
@@ -228,7 +230,8 @@ def _filtered(
     are_reached = is_reached[walked][copies.pairs].all(axis=1)
     is_passed_over = screened.is_repeat & is_reached
     for own, mask, length in zip(numbers, screened.is_kept, lengths, strict=True):
-        # Candidates that would be in the prefix if they did not repeat the meta-document.
+        # Candidates that would be in the prefix if they did not repeat the
+        # meta-document.
         reach = np.flatnonzero(mask)[length - 1] if length else len(own)
         is_removed = ~mask[:reach]
         is_passed_over[own[:reach][is_removed]] = True
@@ -274,11 +277,11 @@ def estimate_usable(
 ) -> float:
     """Return about how many of the chunks repeat neither the document nor each other.
 
-    A chunk and those that repeat it are one family. The families of a sample are counted.
-    How many more there are follows from those with one or two members in the sample
-    (the Chao1 estimator of the number of species), and is at most as many as if those
-    with one member had no other. Copies of a few pages give a few large families, which
-    are found without comparing all of their members.
+    A chunk and those that repeat it are one family. The families of a sample are
+    counted. How many more there are follows from those with one or two members in the
+    sample (the Chao1 estimator of the number of species), and is at most as many as if
+    those with one member had no other. Copies of a few pages give a few large families,
+    which are found without comparing all of their members.
     """
     count = min(_SAMPLED_CANDIDATES, len(chunks))
     rng = rng_for(0, "near_duplicates", len(chunks))

@@ -1,22 +1,24 @@
-"""ICLM: one path through the graph of similar documents, cut into sequences (In-Context Pretraining, arXiv 2310.10638).
+"""ICLM: one path through the graph of similar documents, cut into sequences.
+
+In-Context Pretraining, arXiv 2310.10638.
 
 The paper's algorithm (§2.2, Algorithm 1) is a greedy tour of maximum similarity:
 
-1. Filter near-duplicates: of two documents whose cosine is above `max_similarity`, only the
-   first in keyed order is kept.
+1. Filter near-duplicates: of two documents whose cosine is above `max_similarity`, only
+   the first in keyed order is kept.
 2. Join two documents by an undirected edge if either is among the `k` nearest kept
-   neighbours of the other. The weight of an edge is their cosine (the larger one if the two
-   searches differ).
+   neighbours of the other. The weight of an edge is their cosine (the larger one if the
+   two searches differ).
 3. Start the path at a document of minimum degree, and always continue to the unvisited
    neighbour of the highest weight. If there is none, jump to an unvisited document of
-   minimum degree. Degrees count the edges of the whole graph and never change, so all starts
-   are in one sorted list. The paper's reason for minimum degrees: documents with few edges
-   are the most likely to end up with all neighbours visited.
+   minimum degree. Degrees count the edges of the whole graph and never change, so all
+   starts are in one sorted list. The paper's reason for minimum degrees: documents with
+   few edges are the most likely to end up with all neighbours visited.
 4. Cut the path into pieces of T tokens, and shuffle the pieces.
 
-Ties of degree or weight are decided by a keyed hash of the content. The authors' published
-sort.py differs from the paper: its graph is directed, it starts anywhere, ends a cluster at
-21 documents and then merges small clusters.
+Ties of degree or weight are decided by a keyed hash of the content. The authors'
+published sort.py differs from the paper: its graph is directed, it starts anywhere,
+ends a cluster at 21 documents and then merges small clusters.
 """
 
 from __future__ import annotations
@@ -118,8 +120,8 @@ def _drop_near_duplicates(
 ) -> NDArray[np.bool_]:
     """Return which documents are kept, (n,): no two of them are near-duplicates.
 
-    Of each pair the lower rank is kept first. `neighbours` and `cosines`, shape (n, K), are
-    descending, exclude the document itself, and are padded with -1.
+    Of each pair the lower rank is kept first. `neighbours` and `cosines`, shape (n, K),
+    are descending, exclude the document itself, and are padded with -1.
     """
     # Infinity, because cosines of float16 vectors may exceed 1.
     max_cosine = np.inf if max_similarity is None else max_similarity
@@ -162,8 +164,8 @@ def _graph(
     ends = neighbours[rows, columns]
     found_weights = cosines[rows, columns]
 
-    # An edge is one integer, lower end · n + higher end, so both directions of an edge are
-    # equal. Of equal edges, the one with the larger cosine comes first and is kept.
+    # An edge is one integer, lower end · n + higher end, so both directions of an edge
+    # are equal. Of equal edges, the one with the larger cosine comes first and is kept.
     found_edges = np.minimum(rows, ends) * count + np.maximum(rows, ends)
     by_edge = np.lexsort((-found_weights, found_edges))
     edges, firsts = np.unique(found_edges[by_edge], return_index=True)
@@ -188,8 +190,8 @@ def _walk(
 ) -> tuple[_Ids, _Cosines]:
     """Return the kept documents in the order of the path, (kept,).
 
-    With the weight of the edge to each, NaN for a jump. The graph joins each kept document,
-    of `kept` (n,), with its `k` nearest kept ones.
+    With the weight of the edge to each, NaN for a jump. The graph joins each kept
+    document, of `kept` (n,), with its `k` nearest kept ones.
     """
     offsets, targets, edge_weights = _graph(neighbours, cosines, ranks, kept=kept, k=k)
     is_unvisited = kept.copy()

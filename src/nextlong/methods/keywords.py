@@ -5,18 +5,18 @@ In:  documents, a shard at a time; a doc2query model, or the extractive stand-in
 Out: for each document that has chunks, its keywords, best first, as 8-byte hashes (the
      strings take about 26 bytes).
 
-RAKE (Rose, Engel, Cramer, Cowley: "Automatic Keyword Extraction from Individual Documents",
-2010): a phrase is a run of words between stop words and punctuation. A word scores degree /
-frequency, where its degree is the total length of the phrases that contain it; a phrase
-scores the sum of its words. A phrase of two words that occur only there scores 4, a single
-word 1. Numbers are kept in phrases but score nothing, or every year would be a keyword. The
-paper's joining of phrases across stop words is omitted. RAKE is our own because rake-nltk,
-python-rake, multi-rake and rake-spacy are not maintained, and RAKEkeywords 0.3.1 handles
-only ASCII.
+RAKE (Rose, Engel, Cramer, Cowley: "Automatic Keyword Extraction from Individual
+Documents", 2010): a phrase is a run of words between stop words and punctuation. A word
+scores degree / frequency, where its degree is the total length of the phrases that
+contain it; a phrase scores the sum of its words. A phrase of two words that occur only
+there scores 4, a single word 1. Numbers are kept in phrases but score nothing, or every
+year would be a keyword. The paper's joining of phrases across stop words is omitted.
+RAKE is our own because rake-nltk, python-rake, multi-rake and rake-spacy are not
+maintained, and RAKEkeywords 0.3.1 handles only ASCII.
 
-Words in scripts without spaces come from ICU's dictionaries (icu4py, an extra), 1.6 million
-characters a second. BudouX gives phrases and lacks three of the six scripts; jieba's last
-release is from 2020. Stop words of 57 languages are those of stopwordsiso.
+Words in scripts without spaces come from ICU's dictionaries (icu4py, an extra), 1.6
+million characters a second. BudouX gives phrases and lacks three of the six scripts;
+jieba's last release is from 2020. Stop words of 57 languages are those of stopwordsiso.
 """
 
 from __future__ import annotations
@@ -71,11 +71,13 @@ class KeywordsFiles(StepFiles):
 
 
 class Keywords(Section):
-    """How keywords are extracted: keys in the section of each method that needs keywords."""
+    """How keywords are extracted: keys of each method that needs keywords."""
 
     queries: Annotated[Named, MayBePath()] = Field(
         "extractive",
-        description="a doc2query model (name or path), or the built-in extractive stand-in",
+        description=(
+            "a doc2query model (name or path), or the built-in extractive stand-in"
+        ),
     )
     min_keyword_score: Annotated[float, Field(ge=0)] = Field(
         3.0, description="minimum RAKE score of a keyword"
@@ -178,7 +180,8 @@ def read_keywords(paths: Sequence[Path]) -> pa.ChunkedArray:
 # Its name in reports, because these are not queries of a model.
 _EXTRACTIVE: Final = "extractive stand-in"
 
-# The paper's two examples, and other frequent but empty phrases of doc2query models and prose.
+# The paper's two examples, and other frequent but empty phrases of doc2query models and
+# prose.
 _UNINFORMATIVE: Final = frozenset(
     [
         "following sentence", "best way", "following statement", "following question", "following example",
@@ -190,8 +193,8 @@ _UNINFORMATIVE: Final = frozenset(
 
 # Of Chinese and Japanese, Devanagari, Arabic and Urdu, Khmer, Burmese.
 _ENDS: Final = "。！？।॥؟۔។။"
-# A full stop within a word (3.14, example.org) ends no sentence. Matching sentences is five
-# times as fast as splitting.
+# A full stop within a word (3.14, example.org) ends no sentence. Matching sentences is
+# five times as fast as splitting.
 _SENTENCES: Final = re.compile(
     rf"[^\n.!?{_ENDS}]+(?:[.!?]+(?=\S)[^\n.!?{_ENDS}]+)*[.!?{_ENDS}]*"
 )
@@ -207,9 +210,9 @@ _INSTALL: Final = "pip install 'nextlong[quest]'"
 def _extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     """Return the first line and the most central sentences of a text, in reading order.
 
-    With spaces between words. The centrality of a sentence is the sum of the counts, in the
-    text, of its distinct words other than stop words, divided by the square root of their
-    number. Deterministic, without a model.
+    With spaces between words. The centrality of a sentence is the sum of the counts, in
+    the text, of its distinct words other than stop words, divided by the square root of
+    their number. Deterministic, without a model.
     """
     head = _spaced(text[:_READ_CHARS])
     # Distinct, in reading order.
@@ -234,7 +237,8 @@ def _extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     for words in words_of_sentences:
         shared = sum(map(counts.__getitem__, words))
         centrality.append(shared / math.sqrt(len(words) or 1))
-    # The first line is always a query; of equally central sentences, the earlier one is.
+    # The first line is always a query; of equally central sentences, the earlier one
+    # is.
     others = range(1, len(sentences))
     ranked = sorted(others, key=lambda index: (-centrality[index], index))
     chosen = [0, *ranked[: max_queries - 1]]
@@ -261,7 +265,7 @@ def _candidate_keywords(queries: Sequence[str], options: Keywords) -> list[str]:
 
 
 class _Doc2Query:
-    """A doc2query model (a T5 such as doc2query/msmarco-t5-base-v1), loaded with transformers."""
+    """A doc2query model, a T5 such as doc2query/msmarco-t5-base-v1."""
 
     def __init__(
         self,
@@ -285,7 +289,8 @@ class _Doc2Query:
                 where=f"quest.queries={name}",
                 problem=str(error),
                 fix=(
-                    f"{_INSTALL}, or set quest.queries: extractive, which needs no model"
+                    f"{_INSTALL}, or set quest.queries: extractive, which needs no "
+                    "model"
                 ),
             ) from None
         try:
@@ -358,8 +363,8 @@ class _Doc2Query:
     def _predict(self, segments: Sequence[Sequence[int]]) -> list[str]:
         """Return a query for each segment of a batch.
 
-        Decoding is greedy, because a run must be repeatable; the authors of docTTTTTquery
-        sample (top-k 10).
+        Decoding is greedy, because a run must be repeatable; the authors of
+        docTTTTTquery sample (top-k 10).
         """
         batch = self._tokenizer.pad({"input_ids": segments}, return_tensors="pt")
         with self._torch.inference_mode():

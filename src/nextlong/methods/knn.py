@@ -2,8 +2,9 @@
 
 The published baseline (of arXiv 2310.10638, 2405.19846 and 2501.12766) drafts each seed
 document independently, so popular documents are in many sequences:
-`reuse="across-sequences"`. With `"never"`, a document is used only by the first seed, in
-sampled order, that reaches it, so the neighbours of later seeds are less and less similar.
+`reuse="across-sequences"`. With `"never"`, a document is used only by the first seed,
+in sampled order, that reaches it, so the neighbours of later seeds are less and less
+similar.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class _KnnMethod(DocumentMethod[Knn]):
                 break
             if not is_free[seed]:
                 continue
-            # The seed and its unused neighbours, nearest first; the first `count` of them
-            # reach the target.
+            # The seed and its unused neighbours, nearest first; the first `count` of
+            # them reach the target.
             nearest = near.documents[first:last]
             is_unused = is_free[nearest]
             sequence = np.concatenate([[seed], nearest[is_unused]])

@@ -1,7 +1,8 @@
 """NExtLong: the chunks of a document, separated by similar chunks of other documents.
 
-The negatives are the chunks of other documents that are most similar (arXiv 2501.12766).
-This module holds what other code needs to read a recipe; `extend.py` drafts.
+The negatives are the chunks of other documents that are most similar (arXiv
+2501.12766). This module holds what other code needs to read a recipe; `extend.py`
+drafts.
 """
 
 from __future__ import annotations

@@ -93,8 +93,8 @@ class Part(NamedTuple):
         if sequences is None:
             return members, None
         chars = np.bincount(part_of, weights=rows["chars"], minlength=self.parts)
-        # (parts + 1,): the share of all characters before each part. Rounded down at both
-        # ends, the shares of all parts add up to the sequences.
+        # (parts + 1,): the share of all characters before each part. Rounded down at
+        # both ends, the shares of all parts add up to the sequences.
         ends = np.append(0.0, np.cumsum(chars)) / max(1.0, chars.sum())
         first = math.floor(sequences * ends[self.number])
         last = math.floor(sequences * ends[self.number + 1])
@@ -118,8 +118,8 @@ def parts_of_clusters(
         cosines_CC[:, current] = -np.inf
         current = int(cosines_CC[current].argmax())
 
-    # Cut the order into parts of equal counts. (clusters,): the number of documents before
-    # the middle of each cluster, in this order.
+    # Cut the order into parts of equal counts. (clusters,): the number of documents
+    # before the middle of each cluster, in this order.
     middles = np.cumsum(counts[order]) - counts[order] / 2
     part_of = np.empty(len(order), np.int64)
     documents = max(1, counts.sum())
@@ -166,7 +166,7 @@ def assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
 
 
 def count_parts(partition_size: int, neighbours: float) -> int:
-    """Return the number of parts for documents with `neighbours` neighbours in total."""
+    """Return the number of parts for documents with so many neighbours in all."""
     return max(1, math.ceil(neighbours / partition_size))
 
 

@@ -1,25 +1,26 @@
-"""Quest: documents that answer the same queries, by keyword (arXiv 2405.19846, ICLR 2025).
+"""Quest: documents that answer the same queries, by keyword (arXiv 2405.19846).
 
-The paper's method, as quoted from its v7 (§3, App. A.4) in public reading notes; its code
-is not published (github.com/caskcsg/longcontext has none of Quest's):
+The paper's method, as quoted from its v7 (§3, App. A.4) in public reading notes; its
+code is not published (github.com/caskcsg/longcontext has none of Quest's):
 
-- a doc2query model predicts queries; long documents are segmented, a query is generated for
-  each segment;
-- RAKE on the queries: "we filter out keywords with a Rake score below 3.0", then "frequent
-  but non-informative keywords such as 'following sentence' or 'best way'"; "we randomly
-  select one of the remaining keywords";
+- a doc2query model predicts queries; long documents are segmented, a query is generated
+  for each segment;
+- RAKE on the queries: "we filter out keywords with a Rake score below 3.0", then
+  "frequent but non-informative keywords such as 'following sentence' or 'best way'";
+  "we randomly select one of the remaining keywords";
 - "Documents with an identical representative keyword are indexed together";
-- keywords are sorted by document count, the top split-ratio % form a short-index set that is
-  oversampled; "The best results occur when oversampled indexes comprise 10-30%";
-- "We perform sampling without replacement from the documents within a sampled keyword and
-  concatenate the selected documents up to the target context length L".
+- keywords are sorted by document count, the top split-ratio % form a short-index set
+  that is oversampled; "The best results occur when oversampled indexes comprise
+  10-30%";
+- "We perform sampling without replacement from the documents within a sampled keyword
+  and concatenate the selected documents up to the target context length L".
 
-Ours, where these notes are silent: `split_ratio` is 0.2, the middle of that range, of the
-keywords with the fewest documents; "oversampled" keywords are used `oversample` times
-instead of once; RAKE reads all queries of a document together; a keyword whose documents do
-not fill a sequence is followed by the next sampled keyword, and one that overfills it
-continues in the next sequence. A document is in a sequence only once. Documents without a
-keyword are not used.
+Ours, where these notes are silent: `split_ratio` is 0.2, the middle of that range, of
+the keywords with the fewest documents; "oversampled" keywords are used `oversample`
+times instead of once; RAKE reads all queries of a document together; a keyword whose
+documents do not fill a sequence is followed by the next sampled keyword, and one that
+overfills it continues in the next sequence. A document is in a sequence only once.
+Documents without a keyword are not used.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ from nextlong.rng import keyed_hash, rng_for
 _Ids = NDArray[np.int64]
 _Hashes = NDArray[np.uint64]
 
-# Of hashes, a power of two: for 240 million documents, a range has 38 million of 2.4 billion
-# candidates.
+# Of hashes, a power of two: for 240 million documents, a range has 38 million of 2.4
+# billion candidates.
 _RANGES = 64
 _DRAWN_AT_ONCE = 1 << 22  # documents for which a keyword is sampled at a time
 
@@ -61,7 +62,9 @@ class Quest(Keywords):
 
     split_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
         0.2,
-        description="share of the keywords, those with the fewest documents, that is oversampled",
+        description=(
+            "share of the keywords, those with the fewest documents, that is oversampled"
+        ),
     )
     oversample: Positive = Field(
         2, description="number of times that an oversampled keyword is used"
@@ -117,11 +120,12 @@ def _draw_keywords(
     """Sample one keyword for each document, by its content hash.
 
     From its distinct `candidates`, list<uint64> (n,). Candidates of fewer than
-    `min_documents` documents connect nothing, and those of more than the share `max_share`
-    of all documents are uninformative; neither are sampled.
+    `min_documents` documents connect nothing, and those of more than the share
+    `max_share` of all documents are uninformative; neither are sampled.
 
-    Returns the sampled keywords, (d,) ascending; the index into these for each document,
-    (n,), -1 for none; and the number of documents all of whose candidates are excluded.
+    Returns the sampled keywords, (d,) ascending; the index into these for each
+    document, (n,), -1 for none; and the number of documents all of whose candidates are
+    excluded.
     """
     # (m,) the concatenated candidates of all documents: those of document i are
     # [offsets[i], offsets[i + 1]).
@@ -168,8 +172,8 @@ def _usable_words(
 ) -> NDArray[np.bool_]:
     """Return whether each of the words, (m,), is that of a right number of documents.
 
-    Counted by ranges of hashes: sorting takes several times the memory, so only the words
-    of one range are sorted at a time.
+    Counted by ranges of hashes: sorting takes several times the memory, so only the
+    words of one range are sorted at a time.
     """
     is_usable = np.zeros(len(words), np.bool_)
     # (m,) uint8, from the highest byte of each hash.
@@ -193,14 +197,14 @@ def _draft_keywords(
 ) -> list[Draft]:
     """Return sequences of the documents of the sampled `keywords`, (d,), one by one.
 
-    See `_draw_keywords`. Keywords are in random order, each once, and the `split_ratio` of
-    them with the fewest documents `oversample` times; the documents of a keyword are in
-    random order. The resulting row of documents is cut into sequences, some of which are
-    sampled.
+    See `_draw_keywords`. Keywords are in random order, each once, and the `split_ratio`
+    of them with the fewest documents `oversample` times; the documents of a keyword are
+    in random order. The resulting row of documents is cut into sequences, some of which
+    are sampled.
     """
     hashed = partial(keyed_hash, seed=request.seed)
-    # `by_keyword`: the documents that have a keyword, sorted by keyword and then by keyed
-    # hash; those of keyword k are by_keyword[first[k] : first[k] + counts[k]].
+    # `by_keyword`: the documents that have a keyword, sorted by keyword and then by
+    # keyed hash; those of keyword k are by_keyword[first[k] : first[k] + counts[k]].
     positions = np.flatnonzero(keyword_of >= 0)
     shuffled = hashed(documents.content_hashes[positions], stage="quest.documents")
     positions = positions[np.argsort(shuffled, kind="stable")]
@@ -224,8 +228,8 @@ def _draft_keywords(
         enough=request.target_tokens,
     )
 
-    # A document that an oversampled keyword repeats in a sequence is kept once; sequences
-    # that are then short are dropped.
+    # A document that an oversampled keyword repeats in a sequence is kept once;
+    # sequences that are then short are dropped.
     drafts: list[Draft] = []
     rng = rng_for(request.seed, "quest.stretches")
     for index in rng.permutation(len(pieces)).tolist():

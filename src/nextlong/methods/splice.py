@@ -2,13 +2,14 @@
 
 The paper's Algorithm 1: sample a root; while the example is short and the queue is not
 empty, take a document from the queue, append the k most similar unused documents, and
-queue them; then order, concatenate and trim to L. k = 1 gives a path of similar documents,
-a larger k a shallow and wide tree. The paper's default is k = 1 in the order in which
-documents were found (`identity`); it also tries the reverse and a random order.
+queue them; then order, concatenate and trim to L. k = 1 gives a path of similar
+documents, a larger k a shallow and wide tree. The paper's default is k = 1 in the order
+in which documents were found (`identity`); it also tries the reverse and a random
+order.
 
 Ours: similar documents are found with the vectors of this run, `_SEARCHED` for each
-document; if fewer than k of them are unused, all unused documents are searched again, so
-that a tree ends only when it is full. No document is in two trees.
+document; if fewer than k of them are unused, all unused documents are searched again,
+so that a tree ends only when it is full. No document is in two trees.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Splice(Section):
 
     neighbours: Positive = Field(
         1,
-        description="k: documents appended to each (the paper's default; it tries 1 to 3)",
+        description=(
+            "k: documents appended to each (the paper's default; it tries 1 to 3)"
+        ),
     )
     order: Literal["identity", "reverse", "random"] = Field(
         "identity", description="as found | reverse | random"

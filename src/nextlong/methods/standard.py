@@ -1,8 +1,8 @@
 """Standard: concatenate documents in random order until a sequence is full.
 
-This is the standard baseline: the documents of a sequence are unrelated, and no document
-is in two sequences. Documents are shuffled by keyed hashes of their contents, so another
-sharding or file order gives the same sequences.
+This is the standard baseline: the documents of a sequence are unrelated, and no
+document is in two sequences. Documents are shuffled by keyed hashes of their contents,
+so another sharding or file order gives the same sequences.
 """
 
 from __future__ import annotations

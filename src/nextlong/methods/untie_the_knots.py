@@ -1,14 +1,16 @@
-"""Untie the Knots: the parts of documents shuffled across their window (UtK, arXiv 2409.04774).
+"""Untie the Knots: the parts of documents shuffled across their window.
+
+UtK, arXiv 2409.04774.
 
 The paper packs documents into windows as usual, splits each document into parts, and
 shuffles the parts of a window, so that a model must attend far back to find how a part
-continues. As in the authors' released code, the parts of each document take random places
-but keep their order (`preserve_partial_order`), and the last part of the last document of a
-window, which the end of the window truncates, stays last.
+continues. As in the authors' released code, the parts of each document take random
+places but keep their order (`preserve_partial_order`), and the last part of the last
+document of a window, which the end of the window truncates, stays last.
 
-Ours (docs/methods.md): parts begin at chunk borders, and there are neither knot tokens nor
-the backtracing task. The paper leaves some windows unshuffled (it shuffles 30 % or 80 %):
-set `share`, or mix with a `standard` run.
+Ours (docs/methods.md): parts begin at chunk borders, and there are neither knot tokens
+nor the backtracing task. The paper leaves some windows unshuffled (it shuffles 30 % or
+80 %): set `share`, or mix with a `standard` run.
 """
 
 from __future__ import annotations
@@ -44,7 +46,10 @@ class UntieTheKnots(Section):
     )
     share: Annotated[float, Field(ge=0, le=1)] = Field(
         1.0,
-        description="share of the sequences that are shuffled (paper: 0.3 or 0.8); the others equal those of standard",
+        description=(
+            "share of the sequences that are shuffled (paper: 0.3 or 0.8); the others "
+            "equal those of standard"
+        ),
     )
 
 
@@ -82,8 +87,8 @@ class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
         for window in windows:
             first_hash = int(documents.content_hashes[window[0]])
             rng = rng_for(request.seed, "untie_the_knots.window", first_hash)
-            # (documents of the window,): only as many chunks of the last one as it takes to
-            # reach T.
+            # (documents of the window,): only as many chunks of the last one as it
+            # takes to reach T.
             chunks = chunk_counts[window]
             first, stop = documents.chunk_offsets[window[-1] : window[-1] + 2].tolist()
             left = request.target_tokens - int(documents.tokens[window[:-1]].sum())
@@ -104,8 +109,8 @@ def _interleaved(
     """Split documents of so many chunks, and interleave their parts.
 
     Returns the document and the number of chunks of each part, shape (parts,) each. The
-    parts of a document are in order, and the last part of the last document is last; all
-    such interleavings are equally likely.
+    parts of a document are in order, and the last part of the last document is last;
+    all such interleavings are equally likely.
     """
     # For each document, the number of chunks of its parts.
     sizes = [_part_sizes(count, options, rng) for count in chunks]

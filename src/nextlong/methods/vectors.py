@@ -1,8 +1,8 @@
 """Vectors of documents that a method searches while it drafts.
 
-In:  the files of the step `document_vectors`. Out: the documents nearest to one of them,
-among those that are still free. Vectors are read block by block, because those of all
-documents need not fit in memory.
+In:  the files of the step `document_vectors`. Out: the documents nearest to one of
+them, among those that are still free. Vectors are read block by block, because those of
+all documents need not fit in memory.
 """
 
 from __future__ import annotations
