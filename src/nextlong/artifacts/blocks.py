@@ -63,7 +63,8 @@ def cuts_of(
     only for chunks that `token_chars` (TOKEN_CHARS) does not suffice for.
     """
     per_token = token_chars[ids]
-    begun = np.concatenate([[0], np.cumsum(per_token["begun"], dtype=np.int64)])
+    # (n + 1,) characters that begin in the first tokens.
+    begun = np.append(0, np.cumsum(per_token["begun"], dtype=np.int64))
     if begun[-1] == chars and per_token["readable"].all():
         continues = np.append(per_token["goes_on"], False)
         return Cuts(chars=begun - continues, between=~continues)
@@ -179,7 +180,8 @@ def resolve_table(
     )
     if wanted != "texts":
         return block
-    return replace(block, texts=np.array(span_texts(block, run), object))
+    texts = span_texts(block, run)
+    return replace(block, texts=np.array(texts, object))
 
 
 class _Locations(NamedTuple):
@@ -261,17 +263,19 @@ def _covered_chars(
     token_chars = np.load(run.token_chars, mmap_mode="r")
     covered = []
     for number, chunk_id in enumerate(chunk_ids.tolist()):
-        first_char, end_char = chars[0][number], chars[1][number]
+        first_char = int(chars[0][number])
+        end_char = int(chars[1][number])
         cuts = cuts_of(
             ids[offsets[number] : offsets[number + 1]],
-            chars=int(end_char - first_char),
-            begins=bool(first_char == 0),
+            chars=end_char - first_char,
+            begins=first_char == 0,
             token_chars=token_chars,
             text_of=partial(run.corpus.text, chunk_id),
             tokenizer=partial(read_tokenizer, run.tokenizer),
         )
         # A cut within the first character covers that character.
-        covered.append(max(1, int(cuts.chars[kept[number]])))
+        kept_chars = int(cuts.chars[kept[number]])
+        covered.append(max(1, kept_chars))
     return np.array(covered, np.int64)
 
 
@@ -404,12 +408,16 @@ def packed(block: Resolved, row_offsets: Ints) -> Resolved:
     # (n,) where each sequence begins in its row; (P,) the same for its spans.
     row_starts = np.repeat(token_offsets[:-1], np.diff(row_offsets))
     moved = block.token_offsets[:-1] - row_starts
-    moved_spans = np.repeat(moved, np.diff(block.span_offsets)).astype(np.int32)
+    moved_spans = np.repeat(moved, np.diff(block.span_offsets))
+    moved_spans = moved_spans.astype(np.int32)
+    sequence_ids = [" ".join(block.sequence_ids[group]) for group in groups]
+    methods = [joined_names(block.methods[group]) for group in groups]
+    domains = [joined_names(block.domains[group]) for group in groups]
     return replace(
         block,
-        sequence_ids=[" ".join(block.sequence_ids[group]) for group in groups],
-        methods=[joined_names(block.methods[group]) for group in groups],
-        domains=[joined_names(block.domains[group]) for group in groups],
+        sequence_ids=sequence_ids,
+        methods=methods,
+        domains=domains,
         token_offsets=token_offsets,
         document_offsets=block.document_offsets[row_offsets],
         span_offsets=block.span_offsets[row_offsets],
@@ -447,6 +455,7 @@ def of_documents(block: Resolved) -> Resolved:
 
     Those of concatenated sequences; extended sequences are unchanged.
     """
+    # (P,) where the row of each span begins in the block.
     row_starts = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets))
     starts = document_starts(
         block.document_lengths,

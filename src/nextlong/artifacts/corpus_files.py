@@ -79,8 +79,9 @@ def runs_within(sizes: ArrayLike, max_sum: float) -> Iterator[tuple[int, int]]:
     ends = np.append(0, np.cumsum(sizes))
     first = 0
     while first < len(ends) - 1:
-        fitting = int(np.searchsorted(ends, ends[first] + max_sum, side="right")) - 1
-        last = max(first + 1, fitting)
+        last = int(np.searchsorted(ends, ends[first] + max_sum, side="right")) - 1
+        # One element may exceed the sum alone.
+        last = max(last, first + 1)
         yield first, last
         first = last
 
@@ -92,7 +93,8 @@ def chunk_columns(
     shards, back = by_shard(ids)
     tables = []
     for shard, rows in shards:
-        tables.append((_chunk_table(file_version(chunks[shard])), rows))
+        table = _chunk_table(file_version(chunks[shard]))
+        tables.append((table, rows))
     columns = []
     for name in names:
         of_shards = [table[name][rows] for table, rows in tables]
@@ -121,7 +123,8 @@ def chunk_names(
         doc_rows = _chunk_table(file_version(chunks[shard]))["doc_row"]
         firsts = np.searchsorted(doc_rows, doc_rows[rows])
         ordinals.append(rows - firsts + 1)
-    names = source_ids(documents_of(ids, chunks), documents)
+    doc_ids = documents_of(ids, chunks)
+    names = source_ids(doc_ids, documents)
     ordinal_of_id = np.concatenate(ordinals)[back]
     return list(zip(names.tolist(), ordinal_of_id.tolist(), strict=True))
 
@@ -170,7 +173,7 @@ def _document_table(file: FileVersion, names: tuple[str, ...]) -> pa.Table:
     with pa.ipc.open_file(source) as reader:
         positions = [reader.schema.get_field_index(name) for name in names]
     present = [position for position in positions if position >= 0]
-    # An empty list would read all columns.
+    # An empty list would read all columns, so read any one.
     options = pa.ipc.IpcReadOptions(included_fields=present or [0], use_threads=False)
     with pa.ipc.open_file(source, options=options) as reader:
         table = reader.read_all().combine_chunks()
@@ -331,6 +334,7 @@ def sample_texts(
         keys.append(keys_of_shard[rows])
         for batch in iter_chunk_texts(documents_path, chunks_path, rows):
             texts += batch.texts
+    # By key, so that the order does not depend on how documents lie in shards.
     order = np.argsort(np.concatenate(keys), kind="stable")
     return [texts[index] for index in order]
 
@@ -345,8 +349,10 @@ def chunk_keys(
     doc_rows = read_chunks(chunks)["doc_row"]
     content_hashes = read_content_hashes(documents)[doc_rows]
     firsts = np.searchsorted(doc_rows, doc_rows)
-    positions = (np.arange(len(doc_rows)) - firsts).astype(np.uint64)
-    position_hashes = keyed_hash(positions, seed=seed, stage="embed.number")
+    positions = np.arange(len(doc_rows)) - firsts
+    position_hashes = keyed_hash(
+        positions.astype(np.uint64), seed=seed, stage="embed.number"
+    )
     return keyed_hash(content_hashes ^ position_hashes, seed=seed, stage=stage)
 
 

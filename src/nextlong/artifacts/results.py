@@ -243,6 +243,7 @@ def sequences_per_part(sequences: int | Literal["all"], compose: Artifact) -> li
 
     They are the first `sequences` in draft order.
     """
+    # Tasks compose in draft order, so the first sequences are those of the first files.
     counts = [0]
     for part in compose.results(ComposeResult):
         counts += part.sequences_per_file

@@ -226,6 +226,7 @@ class SpecialIds:
             schemas.EOS: self.eos,
         }
         for role, ids in ids_by_role.items():
+            # A cut may leave only the first ids of a separator.
             spans = np.flatnonzero(roles == role)
             for number, token_id in enumerate(ids):
                 long_enough = spans[lengths[spans] > number]
@@ -333,7 +334,8 @@ def read_tokenizer(path: Path) -> Tokenizer:
     """
     from tokenizers import Tokenizer
 
-    tokenizer = without_options(Tokenizer.from_file(str(path)))
+    loaded = Tokenizer.from_file(str(path))
+    tokenizer = without_options(loaded)
     tokenizer.encode_special_tokens = True
     return tokenizer
 

@@ -64,6 +64,7 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     """
     ours = _settings_of(recipe)
     theirs = _settings_of(first)
+    # A section of options that only one recipe has belongs to a method or an encoder.
     defaults: Json = {}
     only_one_has = {*ours} ^ {*theirs}
     for section in {key.rpartition(".")[0] for key in only_one_has}:
@@ -107,6 +108,7 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
         current_name = current(run_dir)
         return current_name if current_name in alike else alike[0]
     preferred = _preferred_names(recipe, settings, recorded, run_dir)
+    # Numbers are counted up to one more than there are variants, so one is free.
     taken = {variant.name for variant in recorded}
     numbered = [f"{preferred[-1]}-{number}" for number in range(2, len(recorded) + 3)]
     free = (name for name in (*preferred, *numbered) if name not in taken)
@@ -201,7 +203,7 @@ def _short_value(text: str) -> str:
     last_part = text.rstrip("/").rpartition("/")[2] or text
     if text.startswith(("/", "./", "../", "~")):
         text = last_part
-    # The last part says most about a path.
+    # The last part says most about a path, so it is what is kept of a long one.
     return _shortened(text, last_part, max_chars=_MAX_VALUE_CHARS)
 
 
@@ -209,6 +211,7 @@ def _shortened(text: str, shown: str, *, max_chars: int) -> str:
     """Return a text; if it is too long, the beginning of `shown` and its hash."""
     if len(text) <= max_chars:
         return text
+    # Two long texts may begin alike; their hashes keep the names apart.
     digest = xxhash.xxh3_64_hexdigest(text.encode())[:6]
     return f"{shown[: max_chars - len(digest) - 1]}-{digest}"
 

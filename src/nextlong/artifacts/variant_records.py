@@ -125,6 +125,7 @@ def _holds_run(path: Path) -> bool:
 
 def unfinished_steps(run_dir: Path) -> str:
     """Describe where a run stopped; "" if no task of an unfinished step had finished."""
+    # Folders are numbered in the order of the route.
     folders = sorted(path for path in run_dir.glob(_STEP_FOLDERS) if path.is_dir())
     tasks_by_step = {}
     for folder in folders:
@@ -271,9 +272,11 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
         steps = {name: step.folder.name for name, step in done.items()}
         if path.exists():
             before = _read(path)
+            # Exports of the same sequences stay part of the variant.
             if before.steps.get("compose") == steps["compose"]:
                 made = before.made
                 steps = before.steps | steps
+        # The recipe file beside the record has paths that start from its own folder.
         as_data = recipe.model_dump(mode="json")
         again = to_folder(as_data | {"name": None}, path.parent)
         store.write_file(path.with_suffix(".yaml"), as_yaml(again))
@@ -298,6 +301,7 @@ def remove(variant: Variant) -> None:
     If `RUN` opened it, `RUN` opens the only other one, if any, until the recipe runs
     again.
     """
+    # The record goes last: without it, the other files would not be found again.
     if current(variant.run_dir) == variant.name:
         store.remove_file(variant.run_dir / _RUN_FILE)
     store.remove_file(variant.recipe_file)

@@ -155,6 +155,7 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
     runs = written.runs
     splits = _splits(written, name, below)
     laid = Laid(format_of(name, recipe.export.model_dump()), splits, written.room)
+    # Several runs of a mix may share a method; each is named and cited once.
     methods = [method_of(run.recipe) for run in runs]
     layouts = {}
     citations = [NEXTLONG]
@@ -381,6 +382,7 @@ def _code(text: str) -> str:
 
 
 def _fenced(text: str, language: str) -> str:
+    # A fence must have more backticks than any row of them in the text.
     fence = max("```", _ticks(text), key=len)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 

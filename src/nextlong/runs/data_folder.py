@@ -60,12 +60,14 @@ def settle(run_dir: Path) -> None:
     data = run_dir / variant_records.DATA
     own = variant_records.current(run_dir)
     with store.explained(data):
+        # What is in `data/` but belongs to another variant goes to that one's folder …
         for folder, record in delivered_in(data):
             name = _variant_of(record)
             if name != own:
                 _move(folder, data / name / folder.name)
                 if (data / CARD).exists():
                     (data / CARD).replace(data / name / CARD)
+        # … which makes room for what belongs to the variant that `RUN` opens now.
         if own is not None and (data / own).is_dir():
             for folder, _ in delivered_in(data / own):
                 _move(folder, data / folder.name)
@@ -129,6 +131,7 @@ def place(
         new.mkdir()
         for file in files:
             _link(file.path, new / file.name)
+        # The entries of a folder must be on disk before the folder gets its name.
         for below in {(new / file.name).parent for file in files}:
             store.sync(below)
         for name, text in texts.items():

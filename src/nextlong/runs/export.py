@@ -83,6 +83,7 @@ def make(
     ) as session:
         done, variant = session.make_variant()
         run_dir = variant.run_dir
+        # The new variant may be the one that `RUN` opens, whose rows belong into `data/`.
         data_folder.settle(run_dir)
         is_current = variant_records.current(run_dir) == variant.name
         finished = Run(run_dir if is_current else variant.named)
@@ -141,6 +142,7 @@ def export(
         recipe = _recipe(first, formats, overrides)
         _check(recipe, opened, stale)
         _tell_repeated(opened, reporter)
+        # Before files are published, the bytes they are made from are hashed.
         trust: store.Trust = "time" if recipe.export.push is None else "hash"
         for run in opened:
             export_steps.check_read(run.steps, run.path, trust=trust)
@@ -237,6 +239,7 @@ def _short_recipe(first: Run, documents: Path, *, tokens: int | None) -> Recipe:
         "executor": True,
     }
     data = first.recipe.model_dump(mode="json", include=kept)
+    # The same documents get the same run beside the first one, so that it is reused.
     name = re.sub(r"[^\w.-]+", "-", documents.name)
     data["run_dir"] = str(first.path.with_name(f"{first.path.name}-short-{name}"))
     data["ingest"] = {"sources": [{"path": str(documents)}]}
@@ -294,6 +297,7 @@ def _check_override(override: str) -> None:
 
 def _recipe_with(run: Run, settings: Sequence[str]) -> Recipe:
     """Return the run's recipe with some settings, and without keys they make useless."""
+    # Publish only where this export is asked to, not where the run's recipe did.
     settings = ["export.push=null", *settings]
     data = merge(run.recipe.model_dump(mode="json"), settings)
     set_keys = {setting.partition("=")[0] for setting in settings}

@@ -102,6 +102,7 @@ class Exported:
     def tokens(self, name: str, split: str) -> int:
         """Return the tokens in the files of a split, with those that the format adds."""
         shards = self.step(name, split).results(ShardResult)
+        # A format that adds no tokens does not count them.
         counted = [shard.tokens for shard in shards if shard.tokens is not None]
         if not counted:
             return self.rows.splits[split].tokens

@@ -211,6 +211,7 @@ def _needed_folders(
     that any of them reads.
     """
     needed = _folders_of(kept)
+    # A variant that is dropped takes its own exports with it.
     only_dropped = _folders_of(dropped) - needed
     inputs = {name: manifest.get("inputs", {}) for name, manifest in manifests.items()}
     composed = {_fingerprint(variant.steps["compose"]) for variant in kept}

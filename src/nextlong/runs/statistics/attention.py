@@ -55,11 +55,13 @@ def imbalance(lengths: NDArray[np.int64], *, ranks: int) -> float:
     """
     # A document of n tokens takes 1 + 2 + … + n = n (n + 1) / 2 units of work.
     ends = np.cumsum(lengths)
-    work_before = np.concatenate([[0.0], np.cumsum(lengths * (lengths + 1.0) / 2)])
+    work = np.cumsum(lengths * (lengths + 1.0) / 2)
+    work_before = np.concatenate([[0.0], work])
     # (2 · ranks + 1,) the borders of the slices: their token, the document that they
     # cut, and the tokens of it before them.
     cuts = np.linspace(0, ends[-1], 2 * ranks + 1)
-    document = np.minimum(np.searchsorted(ends, cuts, side="right"), len(lengths) - 1)
+    document = np.searchsorted(ends, cuts, side="right")
+    document = np.minimum(document, len(lengths) - 1)
     inside = cuts - (ends - lengths)[document]
     work_before_cut = work_before[document] + inside * (inside + 1) / 2
     # Rank r has slices r and −1 − r, the pairing of context-parallel attention.

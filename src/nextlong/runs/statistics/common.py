@@ -83,7 +83,8 @@ def sample_chunks(run: Run, count: int) -> NDArray[np.int64]:
     They are from at most 48 evenly spaced shards.
     """
     num_shards = len(run.corpus.chunks)
-    spaced = np.linspace(0, num_shards - 1, min(_SAMPLED_SHARDS, num_shards))
+    num_sampled = min(_SAMPLED_SHARDS, num_shards)
+    spaced = np.linspace(0, num_shards - 1, num_sampled)
     shards = np.unique(spaced.astype(int))
     per_shard = -(-count // len(shards))
     rng = np.random.default_rng(0)

@@ -27,7 +27,7 @@ from nextlong.artifacts.results import (
 )
 from nextlong.artifacts.sequence_files import token_store
 from nextlong.corpus.decontaminate import DecontaminateResult
-from nextlong.corpus.filter_report import read_filter_report
+from nextlong.corpus.filter_report import LeftOut, read_filter_report
 from nextlong.methods.base import method_of
 from nextlong.methods.keywords import KeywordsResult
 from nextlong.retrieval.index import describe_recall
@@ -71,7 +71,9 @@ _TOKEN_EDGES: Final = np.array([0, 1, *(1 << power for power in range(6, 41))])
 _COUNT_EDGES: Final = np.array(
     [1, 2, 3, 4, *(1 + (1 << power) for power in range(2, 31))]
 )
-_SHORT_TOKENS: Final = 64  # of a meta-chunk
+# A last meta-chunk of fewer tokens leaves hardly any token that depends on the text
+# before the last gap (docs/warnings.md).
+_SHORT_TOKENS: Final = 64
 # Ranks of which the mean cosine is told: 1, 2, 5, 10, 20, 50 …
 _RANKS: Final = tuple(digit * 10**power for power in range(10) for digit in (1, 2, 5))
 
@@ -87,6 +89,7 @@ def compute(run: Run) -> Stats:
     """Return the statistics of a run, without its path and costs."""
     counting, whole_chunks = _count(run)
     document_lengths = counting.document_lengths
+    # Without `export.pack` a row is one sequence.
     sequences_per_row = (run.recipe.export.pack or 0) // run.recipe.sequence_tokens or 1
     stats = Stats(
         run="",
@@ -123,6 +126,8 @@ def _count(run: Run) -> tuple[Counting, _WholeChunks]:
         for block in spans.read_blocks(path, take, run.corpus):
             counting.add(block)
             chunks = block.of(*spans.CHUNK_ROLES)
+            # A chunk that a sequence cuts has more tokens in the store than there, and
+            # its characters there would have to be looked up in its text.
             is_whole = chunks.lengths == store.counts(chunks.chunk_ids)
             chunk_chars = corpus_files.chunk_chars(chunks.chunk_ids, run.corpus.chunks)
             chars += int(chunk_chars[is_whole].sum())
@@ -168,6 +173,8 @@ def _yields(run: Run) -> Yields:
     documents = attempt.drafted_or_dropped
     # Without a draw of meta-documents, every document is begun.
     begun = attempt.draw.drawn if "meta_documents" in run.steps else documents
+    # Drafts that no sequence needed: of documents that were not begun, and those that
+    # were drafted but not composed.
     not_begun = begun - documents
     not_composed = drafts - attempt.referenced.drafts
     return Yields(
@@ -193,15 +200,14 @@ def _tokens(run: Run, counting: Counting, whole_chunks: _WholeChunks) -> Tokens:
     chars_per_token = None
     if whole_chunks.tokens:
         chars_per_token = whole_chunks.chars / whole_chunks.tokens
+    cut_off = measures.measure_cut_off(run, counting.taken, tokens=by_role["document"])
     return Tokens(
         total=total,
         by_role={role: count for role, count in by_role.items() if count},
         by_source=_by_source(run, counting.tokens_of_document),
         meta_share=meta_share,
         chars_per_token=chars_per_token,
-        cut_off=measures.measure_cut_off(
-            run, counting.taken, tokens=by_role["document"]
-        ),
+        cut_off=cut_off,
     )
 
 
@@ -223,7 +229,8 @@ def _similarity(run: Run, counting: Counting) -> Similarity | None:
     random = None
     if _is_extended(run):
         random = measures.measure_random_similarity(run)
-    # The quantiles are rounded, the mean is not.
+    # The quantiles are rounded to COSINE_UNIT, but the mean need not be: the sums of each
+    # rank are exact.
     mean = float(counting.rank_sums.sum()) / cosine.count
     return Similarity(
         cosine=replace(cosine, mean=mean),
@@ -258,6 +265,7 @@ def _meta_chunks(run: Run, counting: Counting) -> MetaChunks | None:
     per_sequence = counting.meta_chunks.distribution(edges=_COUNT_EDGES)
     if per_sequence is None:
         return None
+    # With small chunks, a quarter of the longest is short.
     tokenizer = run.steps["tokenizer"].result(TokenizerResult)
     longest = run.recipe.chunk.max_chars / tokenizer.chars_per_token
     short_tokens = max(1, min(_SHORT_TOKENS, int(longest / 4)))
@@ -298,20 +306,18 @@ def _corpus(run: Run) -> Corpus:
     unshared = [
         part.unshared_keywords for part in run.steps["draft"].results(DraftResult)
     ]
+    left_out: tuple[LeftOut, ...] = ()
+    if "filter_report" in run.steps:
+        left_out = read_filter_report(run.steps["filter_report"])
+    keywords = None
+    if "keywords" in run.steps:
+        keywords = with_keywords(run.steps["keywords"].results(KeywordsResult))
     return Corpus(
         document_chars=document_chars.distribution(edges=_TOKEN_EDGES),
         chars_by_source=chars_by_source,
-        left_out=(
-            read_filter_report(run.steps["filter_report"])
-            if "filter_report" in run.steps
-            else ()
-        ),
+        left_out=left_out,
         contaminated=_contaminated(run),
-        keywords=(
-            with_keywords(run.steps["keywords"].results(KeywordsResult))
-            if "keywords" in run.steps
-            else None
-        ),
+        keywords=keywords,
         unshared_keywords=_sum_if_counted(unshared),
     )
 
@@ -342,10 +348,13 @@ def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
 
 def _near_duplicates(run: Run) -> NearDuplicates:
     parts = run.steps["draft"].results(DraftResult)
+    chunks = [part.near_duplicates for part in parts]
+    passages = [part.repeated_passages for part in parts]
+    documents = [part.near_duplicate_documents for part in parts]
     return NearDuplicates(
-        chunks=_sum_if_counted([part.near_duplicates for part in parts]),
-        repeated_passages=_sum_if_counted([part.repeated_passages for part in parts]),
-        documents=_sum_if_counted([part.near_duplicate_documents for part in parts]),
+        chunks=_sum_if_counted(chunks),
+        repeated_passages=_sum_if_counted(passages),
+        documents=_sum_if_counted(documents),
     )
 
 
@@ -364,6 +373,7 @@ def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
     total = Counter[str]()
     if not len(doc_ids):
         return {}
+    # The ids are sorted, so those of a shard follow each other.
     borders = np.flatnonzero(np.diff(schemas.shard_of(doc_ids))) + 1
     ids_by_shard = np.split(doc_ids, borders)
     counts_by_shard = np.split(counts, borders)

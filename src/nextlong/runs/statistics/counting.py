@@ -76,6 +76,7 @@ class Counting:
 
         # (P,) a number for each document of each sequence: its group there. The
         # documents of a sequence may alternate, so one of them may have several parts.
+        # One integer holds both, so that runs and distinct pairs are found at once.
         groups = documents.sequence << 32 | documents.groups
         begins_part = np.diff(groups, prepend=groups[:1] - 1) != 0
         parts = np.flatnonzero(begins_part)
@@ -110,16 +111,18 @@ class Counting:
         which has rank 0 and no cosine, and counts for itself.
         """
         gaps = negatives.sequence << 32 | negatives.groups
-        ranks = np.concatenate(
-            [_positions_in_run(gaps) + 1, _positions_in_run(documents.sequence[parts])]
-        )
+        negative_ranks = _positions_in_run(gaps) + 1
+        document_ranks = _positions_in_run(documents.sequence[parts])
+        ranks = np.concatenate([negative_ranks, document_ranks])
         scores = np.concatenate([negatives.scores, documents.scores[parts]])
+        # (sequences,) the meta-document of each; its chunks all name the same one.
         meta_documents = np.full(num_sequences, schemas.NO_CHUNK)
         meta_documents[meta_spans.sequence] = meta_spans.doc_ids
         owners = np.concatenate(
             [meta_documents[negatives.sequence], documents.doc_ids[parts]]
         )
 
+        # A document that was not found by search has no cosine.
         is_known = np.isfinite(scores) & (ranks > 0)
         ranks = ranks[is_known]
         scores = scores[is_known]
@@ -129,6 +132,7 @@ class Counting:
         self.cosines_of_document.add(owners, cosines)
         self.scores_of_document.add(owners)
 
+        # Later blocks may have more ranks than the blocks before them.
         new_ranks = int(ranks.max(initial=0)) + 1 - len(self.rank_sums)
         if new_ranks > 0:
             self.rank_sums = np.pad(self.rank_sums, (0, new_ranks))

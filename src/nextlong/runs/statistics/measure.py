@@ -38,12 +38,9 @@ def measure(run: Run) -> Stats:
     Those of its step `statistics` if there is one, else computed now.
     """
     stats = read(run.steps) or compute(run)
-    return replace(
-        stats,
-        run=str(run),
-        steps=step_costs(run),
-        warnings=tuple(warning.of(str(run)) for warning in stats.warnings),
-    )
+    # The statistics of the same sequences are the same in any run directory.
+    warnings = tuple(warning.of(str(run)) for warning in stats.warnings)
+    return replace(stats, run=str(run), steps=step_costs(run), warnings=warnings)
 
 
 def statistics_step(run: Run) -> Step:

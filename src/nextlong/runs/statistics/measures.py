@@ -26,7 +26,8 @@ from nextlong.runs.statistics.tally import Spread, Tally
 # Whose pairs are the baseline of cosines: their mean is exact to about 0.005.
 _RANDOM_CHUNKS: Final = 500
 _HUBS: Final = 10
-# Uses of a chunk beyond which it teaches hardly anything (docs/warnings.md).
+# Uses of a chunk beyond which it teaches hardly anything (arXiv 2305.16264;
+# docs/warnings.md).
 OVERUSED: Final = 16
 
 
@@ -42,7 +43,7 @@ def measure_reuse(run: Run, tally: Tally) -> Reuse:
             histogram=(),
             hubs=(),
         )
-    # Uses 1, 2, 3-4, 5-8 …: bins that double.
+    # Bins that double: uses 1, 2, 3-4, 5-8 …
     num_powers = max(0, int(uses.max()) - 1).bit_length() + 1
     edges = [0, *(1 << power for power in range(num_powers))]
     histogram = []
@@ -121,7 +122,8 @@ def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
         # The chunks of a document are consecutive, so each new row of the documents
         # begins a document.
         firsts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 1))
-        lengths.add(np.add.reduceat(chars, firsts))
+        document_chars = np.add.reduceat(chars, firsts)
+        lengths.add(document_chars)
         # The documents of a shard are of one source.
         first = schemas.pack_ids(shard, rows[:1])
         (sources,) = corpus_files.document_columns(
@@ -145,7 +147,7 @@ def measure_random_similarity(run: Run) -> Spread | None:
     if not has_every_vector(run):
         return None
     ids = sample_chunks(run, _RANDOM_CHUNKS)
-    # (n, dimensions) float64, so that sums of any order round to the same multiple of
+    # Shape (n, dimensions), float64, so that sums of any order round to the same multiple of
     # COSINE_UNIT.
     files = EmbedFiles.of(run.steps).vectors
     vectors = corpus_files.vectors(ids, files).astype(np.float64)
@@ -155,9 +157,10 @@ def measure_random_similarity(run: Run) -> Spread | None:
     left, right = np.triu_indices(len(ids), 1)
     is_pair = documents[left] != documents[right]
     products = (vectors @ vectors.T)[left[is_pair], right[is_pair]]
-    cosines = Tally()
     # Rounding to float16 makes some vectors longer than 1.
-    cosines.add(np.rint(products.clip(-1, 1) / COSINE_UNIT).astype(np.int64))
+    units = np.rint(products.clip(-1, 1) / COSINE_UNIT)
+    cosines = Tally()
+    cosines.add(units.astype(np.int64))
     return cosines.spread(unit=COSINE_UNIT)
 
 

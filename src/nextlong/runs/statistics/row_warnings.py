@@ -66,6 +66,7 @@ def _why_rows_are_short(lengths: Sequence[int], *, pack: int | None) -> str:
         )
     if pack is None:
         return "sequences vary in length; set export.pack, or compose.fit=exact"
+    # Sequences of several lengths fill a row only if it is a multiple of all of them.
     multiple = math.lcm(*lengths)
     if pack % multiple:
         return (

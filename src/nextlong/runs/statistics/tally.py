@@ -85,7 +85,8 @@ class Tally:
         quantiles = []
         for percent in (10, 50, 90):
             needed = -(-percent * total // 100)
-            quantiles.append(float(values[np.searchsorted(up_to, needed)] * unit))
+            quantile = values[np.searchsorted(up_to, needed)]
+            quantiles.append(float(quantile * unit))
         p10, p50, p90 = quantiles
         return Spread(
             count=total,

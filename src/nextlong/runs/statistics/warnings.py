@@ -56,6 +56,7 @@ def warnings(stats: Stats, run: Run) -> tuple[DataWarning, ...]:
         *_of_keywords(stats, run),
         *_of_parts(stats),
         *_of_meta_documents(stats, run),
+        *_of_repetition(stats),
         *_of_reuse(stats, run),
         *_of_negatives(stats, run),
         *_of_size(stats),
@@ -70,6 +71,7 @@ def _of_yield(stats: Stats) -> Iterator[DataWarning]:
     yields = stats.yields
     dropped = sum(yields.dropped.values())
     composed = yields.drafts - yields.untried
+    # Both warnings have the same cause, and mostly the same fix.
     fix, fix_if_fewer, change = _more_sequences(stats)
     if isinstance(yields.asked, int) and stats.sequences < yields.asked:
         why = "the corpus is too small for more of this length"
@@ -363,20 +365,27 @@ def _more_meta_chunks(
     return fix, change
 
 
-def _of_reuse(stats: Stats, run: Run) -> Iterator[DataWarning]:
-    """Check chunks that repeat; not in a control that repeats by design."""
+def _of_repetition(stats: Stats) -> Iterator[DataWarning]:
+    """Check for text that repeats within a sequence."""
+    negatives = stats.negatives
+    # A control repeats its meta-chunks by design.
     if stats.setting.repeats_meta_chunks:
         return
-    if stats.negatives is not None and stats.negatives.from_own_document:
-        yield warn("own-document-negatives", count=stats.negatives.from_own_document)
+    if negatives is not None and negatives.from_own_document:
+        yield warn("own-document-negatives", count=negatives.from_own_document)
     if stats.chunks.repeated:
         yield warn("repeated-chunks", count=stats.chunks.repeated)
-    if stats.negatives is not None and stats.negatives.near_identical is not None:
-        near = stats.negatives.near_identical
+    if negatives is not None and negatives.near_identical is not None:
+        near = negatives.near_identical
         if near.share > THRESHOLDS.max_near_identical:
             change = f"mine.max_similarity={near.cosine}"
             yield warn("near-identical-negatives", change, near=near)
 
+
+def _of_reuse(stats: Stats, run: Run) -> Iterator[DataWarning]:
+    """Check how often chunks are used; not in a control that repeats by design."""
+    if stats.setting.repeats_meta_chunks:
+        return
     reuse = stats.chunks.reuse
     mean_uses = reuse.mean or 0.0
     overused = reuse.overused_share or 0.0
@@ -471,6 +480,7 @@ def _of_size(stats: Stats) -> Iterator[DataWarning]:
     if per_sequence is None or not stats.setting.scores:
         return
     documents = stats.yields.documents
+    # A sequence of half the length takes chunks from about half as many documents.
     excess = per_sequence.mean / (THRESHOLDS.max_of_corpus * documents)
     halvings = max(0, math.ceil(math.log2(excess)))
     shorter = stats.setting.target_tokens >> halvings
@@ -573,6 +583,7 @@ def _of_token_sizes(stats: Stats, run: Run) -> Iterator[DataWarning]:
         return
     text_bytes = 0
     tokens = 0
+    # A few sequences, evenly spaced, because their text has to be read.
     for number in range(0, len(run), math.ceil(len(run) / _WEIGHED_SEQUENCES)):
         sequence = run.sequence(number)
         text_bytes += len(sequence.text.encode())
