@@ -96,11 +96,26 @@ def comparison_svg(
         all_spans += spans
     # One scale, so that a shade means the same cosine in all sequences.
     shades = pieces.scale(pieces.scored(all_spans))
+    # Methods may hold different parts of the document; the longest is shown above.
     longest = max(documents.values(), key=len)
 
     heading = f"One document: {pieces.short(source_id, _MAX_NAME_CHARS)}"
-    drawn: list[_Shape] = [_Line(MARGIN, 30, heading, size=17, is_heading=True)]
-    drawn += _strip(longest, longest[0].doc_id, 44, unit, shades)
+    drawn: list[_Shape] = [
+        _Line(
+            x=MARGIN,
+            y=30,
+            text=heading,
+            size=17,
+            is_heading=True,
+        )
+    ]
+    drawn += _strip(
+        spans=longest,
+        lead=longest[0].doc_id,
+        y=44,
+        unit=unit,
+        shades=shades,
+    )
     # The captions begin behind the longest name.
     longest_name = max(map(len, sequences))
     max_chars = min(_MAX_NAME_CHARS, longest_name)
@@ -109,10 +124,24 @@ def comparison_svg(
         y = _FIRST_STRIP_Y + _STRIP_HEIGHT * number
         lead = _document(spans, source_id)
         shown_name = pieces.short(name, _MAX_NAME_CHARS)
-        drawn.append(_Line(MARGIN, y, shown_name, size=15, is_heading=True))
+        drawn.append(
+            _Line(
+                x=MARGIN,
+                y=y,
+                text=shown_name,
+                size=15,
+                is_heading=True,
+            )
+        )
         caption = _after(spans, lead)
         drawn.append(_Line(captions_x, y, caption))
-        drawn += _strip(spans, lead, y + 10, unit, shades)
+        drawn += _strip(
+            spans=spans,
+            lead=lead,
+            y=y + 10,
+            unit=unit,
+            shades=shades,
+        )
     height = _FIRST_STRIP_Y + _STRIP_HEIGHT * len(sequences) + 50
     drawn += _legend(all_spans, shades, y=height - 40)
     return _svg(drawn, height=height, name=f"{source_id}, by {', '.join(sequences)}")
@@ -135,15 +164,39 @@ def _before_after(spans: Pieces, *, tokens: int, name: str) -> Iterator[_Shape]:
         depending = "each next to the one that it depends on"
         chunks = f"{len(meta_chunks):,} chunks, {depending}"
     before = f"Before: {pieces.short(source, _MAX_NAME_CHARS)}"
-    yield _Line(MARGIN, 30, before, size=17, is_heading=True)
+    yield _Line(
+        x=MARGIN,
+        y=30,
+        text=before,
+        size=17,
+        is_heading=True,
+    )
     own_tokens = sum(chunk.length for chunk in meta_chunks)
     yield _Line(MARGIN, 54, f"one document of {own_tokens:,} tokens, {chunks}")
-    yield from _strip(meta_chunks, lead, _BEFORE_Y, unit, shades)
+    yield from _strip(
+        spans=meta_chunks,
+        lead=lead,
+        y=_BEFORE_Y,
+        unit=unit,
+        shades=shades,
+    )
 
     after = f"After: one sequence of exactly {tokens:,} tokens"
-    yield _Line(MARGIN, 148, after, size=17, is_heading=True)
+    yield _Line(
+        x=MARGIN,
+        y=148,
+        text=after,
+        size=17,
+        is_heading=True,
+    )
     yield _Line(MARGIN, 172, _after(spans, lead))
-    yield from _strip(spans, lead, _AFTER_Y, unit, shades)
+    yield from _strip(
+        spans=spans,
+        lead=lead,
+        y=_AFTER_Y,
+        unit=unit,
+        shades=shades,
+    )
     for first, second in pieces.neighbours_before(spans, lead):
         left = _middle(first) * unit + MARGIN
         right = _middle(second) * unit + MARGIN
@@ -186,7 +239,14 @@ def _strip(
             y=y,
             width=max(0.3, width - hairline),
             height=_BAR,
-            fill=LIGHT[colour(span, document, lead, shades)],
+            fill=LIGHT[
+                colour(
+                    piece=span,
+                    order=document,
+                    lead=lead,
+                    scale=shades,
+                )
+            ],
             title=f"{span.role}: {source}, {span.length:,} tokens{cosine}",
         )
 
@@ -194,12 +254,23 @@ def _strip(
 def _legend(
     spans: Pieces, shades: tuple[float, float], *, y: int
 ) -> Iterator[_Box | _Line]:
-    yield _Box(MARGIN, y, 14, 14, LIGHT["own"])
+    yield _Box(
+        x=MARGIN,
+        y=y,
+        width=14,
+        height=14,
+        fill=LIGHT["own"],
+    )
     yield _Line(MARGIN + 22, y + 12, "the document")
     x = MARGIN + 150
     scored_roles = {span.role for span in spans if pieces.scored([span])}
     if scored_roles:
-        yield from _shades_legend(scored_roles, shades, x, y)
+        yield from _shades_legend(
+            roles=scored_roles,
+            shades=shades,
+            x=x,
+            y=y,
+        )
         x += 560
     # Documents without a cosine alternate between two greys; a sequence of meta-chunks
     # and negatives has none.
@@ -207,7 +278,13 @@ def _legend(
     documents = {span.doc_id for span in spans if span.doc_id >= 0}
     if "document" in plain_roles and len(documents) > 1:
         for number in range(2):
-            yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"plain{number}"])
+            yield _Box(
+                x=x + 10 * number,
+                y=y,
+                width=10,
+                height=14,
+                fill=LIGHT[f"plain{number}"],
+            )
         yield _Line(x + 28, y + 12, "other documents")
 
 
@@ -216,7 +293,13 @@ def _shades_legend(
 ) -> Iterator[_Box | _Line]:
     """Yield the shades of cosines, from low to high, and what they are of."""
     for number in range(SHADES):
-        yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"shade{number}"])
+        yield _Box(
+            x=x + 10 * number,
+            y=y,
+            width=10,
+            height=14,
+            fill=LIGHT[f"shade{number}"],
+        )
     words = {"negative": "hard negatives", "document": "similar documents"}
     named = " and ".join(words[role] for role in words if role in roles)
     low, high = shades
@@ -297,6 +380,7 @@ def png(spans: Pieces, *, tokens: int, name: str) -> bytes:
             facecolor="white",
         )
         axes = figure.add_axes((0, 0, 1, 1))
+        # y grows downwards, as in SVG.
         axes.set(xlim=(0, WIDTH), ylim=(_HEIGHT, 0))
         axes.axis("off")
         for shape in _before_after(spans, tokens=tokens, name=name):
@@ -314,6 +398,7 @@ def _draw_text(axes: Any, line: _Line) -> None:
         line.x,
         line.y,
         line.text,
+        # In points, of which an inch has 72.
         fontsize=line.size * 72 / _INCH,
         fontweight="bold" if line.is_heading else "normal",
         color=_INK,
@@ -326,7 +411,10 @@ def _patch(shape: _Box | _Arc) -> Any:
     if isinstance(shape, _Box):
         corner = (shape.x, shape.y)
         return patches.Rectangle(
-            corner, shape.width, shape.height, facecolor=shape.fill
+            corner,
+            shape.width,
+            shape.height,
+            facecolor=shape.fill,
         )
     paths = importlib.import_module("matplotlib.path")
     # 1 moves to a point; 3, twice, is a quadratic curve: its control point and its end.
@@ -334,5 +422,8 @@ def _patch(shape: _Box | _Arc) -> Any:
     points = [(shape.left, shape.y), control, (shape.right, shape.y)]
     curve = paths.Path(points, [1, 3, 3])
     return patches.PathPatch(
-        curve, fill=False, edgecolor=LIGHT["own"], linewidth=1.6 * 72 / _INCH
+        curve,
+        fill=False,
+        edgecolor=LIGHT["own"],
+        linewidth=1.6 * 72 / _INCH,
     )

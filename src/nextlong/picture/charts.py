@@ -100,7 +100,12 @@ def bars(
         if not stacked:
             first_y += number * thick
         for index, value in enumerate(one_series.values):
-            name = _bar_name(one_series, names[index], series, stacked=stacked)
+            name = _bar_name(
+                one_series=one_series,
+                name=names[index],
+                series=series,
+                stacked=stacked,
+            )
             rectangle = _RECT.format(
                 one_series.colour,
                 number,
@@ -193,7 +198,12 @@ def lines(
         ]
         path = "M" + "L".join(corners) if corners else ""
         marks.append(_LINE.format(one_series.colour, number, path))
-        marks += _circles(one_series, number, to_x, to_y)
+        marks += _circles(
+            one_series=one_series,
+            number=number,
+            to_x=to_x,
+            to_y=to_y,
+        )
     return _drawn(
         series,
         marks,
@@ -233,7 +243,12 @@ def scatter(
 
     marks: list[Markup] = []
     for number, one_series in enumerate(series):
-        marks += _circles(one_series, number, to_x, to_y)
+        marks += _circles(
+            one_series=one_series,
+            number=number,
+            to_x=to_x,
+            to_y=to_y,
+        )
     return _drawn(
         series,
         marks,
@@ -316,6 +331,7 @@ def _apart(ticks: Ticks) -> Ticks:
         half = len(label) * _CHAR / 2
         if position - half > end:
             shown.append((position, label))
+            # 3 units between two labels.
             end = position + half + 3
     return shown
 
@@ -325,6 +341,7 @@ def _nice(low: float, high: float, steps: int) -> list[float]:
     span = (high - low) or abs(high) or 1
     rough = span / steps
     unit = 10.0 ** math.floor(math.log10(rough))
+    # Steps that can be added up at a glance.
     candidates = (factor * unit for factor in (1, 2, 2.5, 5, 10))
     step = next(size for size in candidates if size >= rough * 0.999)
     # Rounding errors of the division must not add a tick at either end.

@@ -86,6 +86,7 @@ def css_of_colours() -> str:
 
     A class for each colour fills shapes and backgrounds.
     """
+    # `fill` is for shapes of SVG, `background` for keys of legends.
     classes = [
         f".{name}{{fill:var(--{name});background:var(--{name})}}" for name in LIGHT
     ]
@@ -151,6 +152,7 @@ def lead_document(pieces: Pieces) -> int:
 
 def chunks_of(pieces: Pieces, doc_id: int) -> list[Span]:
     """Return the last occurrence of each chunk of a document, in its own order."""
+    # Ids of chunks ascend in reading order.
     of_document = {piece.chunk_id: piece for piece in pieces if piece.doc_id == doc_id}
     return [piece for _, piece in sorted(of_document.items())]
 

@@ -54,7 +54,12 @@ def bar(
     order: dict[int, int] = {}  # of documents
     for piece in pieces:
         document = order.setdefault(piece.doc_id, len(order))
-        name = colour(piece, document, lead, scale)
+        name = colour(
+            piece=piece,
+            order=document,
+            lead=lead,
+            scale=scale,
+        )
         top, foot = _TALL if name == "own" else _LOW
         # A box as a path: from its upper left corner to the right, down, back to the
         # left, and closed.
@@ -67,7 +72,13 @@ def bar(
     top = 0 if arcs else _FLAT_TOP
     view_box = f"0 {top} {tokens} {_FOOT - top}"
     draw = html.macro("picture/strip.html", "bar")
-    return draw(paths, arcs, view_box, label, short)
+    return draw(
+        paths,
+        arcs,
+        view_box,
+        label,
+        short,
+    )
 
 
 def _arc(first: Span, second: Span) -> str:
@@ -96,7 +107,13 @@ def explorer(
     pieces) or only "when chosen".
     """
     tokens = pieces[-1].token_end  # spans tile their sequence
-    drawn = bar(pieces, tokens=tokens, lead=lead, scale=scale, label=label)
+    drawn = bar(
+        pieces,
+        tokens=tokens,
+        lead=lead,
+        scale=scale,
+        label=label,
+    )
     data = _data(pieces)
     if texts is not None:
         data |= {"texts": [], "words": [], "url": ""} | texts
@@ -106,7 +123,14 @@ def explorer(
         first = example(pieces)
     last = max(0, len(pieces) - 1)
     draw = html.macro("picture/strip.html", "explorer")
-    explorer = draw(drawn, html.as_json(data), name, label, last, first)
+    explorer = draw(
+        drawn,
+        html.as_json(data),
+        name,
+        label,
+        last,
+        first,
+    )
     return {
         "caption": caption(pieces, lead=lead),
         "legend": _legend(pieces, lead=lead, scale=scale),
@@ -116,6 +140,7 @@ def explorer(
 
 def _data(pieces: Pieces) -> Json:
     """Return what `page.js` reads: one entry per piece in each list but `sources`."""
+    # Sources by number, because many pieces share one.
     source_numbers: dict[str, int] = {}
     sources = []
     scores = []
@@ -145,4 +170,10 @@ def _legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
     plain_roles = {piece.role for piece in pieces if not isfinite(piece.score)}
     has_arcs = len(neighbours_before(pieces, lead)) > 0
     draw = html.macro("picture/strip.html", "legend")
-    return draw(what, scale, shades, "document" in plain_roles, has_arcs)
+    return draw(
+        what,
+        scale,
+        shades,
+        "document" in plain_roles,
+        has_arcs,
+    )

@@ -106,7 +106,12 @@ def show(compared: Sequence[Stats], console: Console) -> None:
         if key not in shown and any(value is not None for value in values):
             lines.append([_spoken(key), *map(text_of, values)])
     if lines:
-        tables.show_in_blocks(headings, lines, console, names=1)
+        tables.show_in_blocks(
+            headings,
+            lines,
+            console,
+            names=1,
+        )
     else:
         tables.say("all compared values are the same", console)
 

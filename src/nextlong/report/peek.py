@@ -33,11 +33,31 @@ class _Role(NamedTuple):
 
 # By importance: a cell of the strip is that of the first role in it.
 _ROLES: Final = {
-    "meta": _Role("meta-chunk", "█", "gold3", "bold black on gold3"),
-    "negative": _Role("negative", "░", "dodger_blue3", "white on dodger_blue3"),
-    "document": _Role("document", "▒", "dark_green", "white on dark_green"),
+    "meta": _Role(
+        name="meta-chunk",
+        mark="█",
+        colour="gold3",
+        text_style="bold black on gold3",
+    ),
+    "negative": _Role(
+        name="negative",
+        mark="░",
+        colour="dodger_blue3",
+        text_style="white on dodger_blue3",
+    ),
+    "document": _Role(
+        name="document",
+        mark="▒",
+        colour="dark_green",
+        text_style="white on dark_green",
+    ),
 }
-_OTHER: Final = _Role("", "·", "dim", "dim")
+_OTHER: Final = _Role(
+    name="",
+    mark="·",
+    colour="dim",
+    text_style="dim",
+)
 
 _STRIP_CELLS: Final = 96
 _SOURCE_CELLS: Final = 44
@@ -145,7 +165,12 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
     table = tables.table()
     for name in names:
         justify = _COLUMNS[name]
-        table.add_column(name, justify=justify, overflow="ellipsis", no_wrap=True)
+        table.add_column(
+            name,
+            justify=justify,
+            overflow="ellipsis",
+            no_wrap=True,
+        )
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
         cells = _span_cells(span, text, console)
         table.add_row(*(cells[name] for name in names))

@@ -214,7 +214,12 @@ def _recognised(recipe: Recipe, tell: Callable[[str], None]) -> list[list[InputF
     """Return the input files as the run directory knows them."""
     found = input_files(recipe.ingest)
     sources = recipe.ingest.sources
-    return recognise_inputs(sources, found, recipe.run_path, tell=tell)
+    return recognise_inputs(
+        sources,
+        found,
+        recipe.run_path,
+        tell=tell,
+    )
 
 
 def run_variants(
@@ -263,9 +268,9 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
         if outcome.stats is None:
             lines.append(f"{name}: {outcome.error}")
         elif isinstance(requested, int) and outcome.stats.sequences < requested:
-            made = outcome.stats.sequences
+            sequences = outcome.stats.sequences
             lines.append(
-                f"{name}: {made:,} of {requested:,} sequences ({outcome.why_fewer})"
+                f"{name}: {sequences:,} of {requested:,} sequences ({outcome.why_fewer})"
             )
     return lines
 

@@ -248,7 +248,10 @@ def show(filled: Table, console: Console) -> None:
         console.print(filled)
         return
     wide = Console(
-        file=io.StringIO(), width=_PIPE_CELLS, no_color=True, highlight=False
+        file=io.StringIO(),
+        width=_PIPE_CELLS,
+        no_color=True,
+        highlight=False,
     )
     with wide.capture() as captured:
         wide.print(filled)

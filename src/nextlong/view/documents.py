@@ -168,7 +168,14 @@ def search(
                         after = Place(shard, index, row)
                         return MatchingDocuments(documents, after, share)
                     doc_id = shard << schemas.SHARD_BITS | (doc_row + row)
-                    documents.append(_document(batch, row, doc_id, query))
+                    documents.append(
+                        _document(
+                            batch=batch,
+                            row=row,
+                            doc_id=doc_id,
+                            query=query,
+                        )
+                    )
     return MatchingDocuments(documents, None, 1.0)
 
 

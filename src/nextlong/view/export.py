@@ -49,7 +49,12 @@ def export(run: Run, folder: Path, *, first: int) -> tuple[int, int]:
     with store.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         listed = pages.sequence_list(
-            view, EVERY, sort="", first=0, columns=(), limit=count
+            view,
+            EVERY,
+            sort="",
+            first=0,
+            columns=(),
+            limit=count,
         )
         store.write_file(folder / "sequences.html", listed)
         filtered = pages.filtered_out(view, "", first=0)

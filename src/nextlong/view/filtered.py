@@ -159,7 +159,12 @@ def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[Entry]:
     for chunk, repeated, _ in pairs:
         ids = np.array([chunk, repeated])
         entry, other = _of_chunks(run, ids, run.corpus.chunks)
-        yield Entry(entry.name, entry.doc_id, f"repeats {other.name}", other.doc_id)
+        yield Entry(
+            name=entry.name,
+            doc_id=entry.doc_id,
+            detail=f"repeats {other.name}",
+            beside=other.doc_id,
+        )
 
 
 def _of_drafts(run: Run) -> Iterator[Kind]:

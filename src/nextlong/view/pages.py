@@ -124,11 +124,20 @@ def sequence_list(
     run = variant.run
     limit = _ROWS if limit is None else limit
     found = variant.index.find(
-        query, sort=sort, first=first, limit=limit, seconds=_SECONDS
+        query,
+        sort=sort,
+        first=first,
+        limit=limit,
+        seconds=_SECONDS,
     )
     # A plain list reads a little for the histograms, so that its page is quick.
     if query == EVERY and not sort:
-        variant.index.find(query, sort="cosine", limit=0, seconds=_SECONDS)
+        variant.index.find(
+            query,
+            sort="cosine",
+            limit=0,
+            seconds=_SECONDS,
+        )
     histograms, in_histograms = variant.index.histograms(query)
     shown = [column for column in _COLUMNS if column in columns] or list(_COLUMNS)
     is_chosen = len(shown) < len(_COLUMNS)
@@ -242,7 +251,12 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: Query = EVERY) 
         number=number,
         total=len(variant.run),
         lead=lead,
-        drawn=_explorer(view, variant, number, lead=lead),
+        drawn=_explorer(
+            view,
+            variant,
+            number,
+            lead=lead,
+        ),
         chosen=chosen,
         example=pieces.EXAMPLE if has_negatives else "",
         roles=list(roles),
@@ -269,20 +283,27 @@ def _explorer(
     """
     # The viewer's script asks for two texts when a piece is chosen; a static copy has
     # all of them in the page.
-    one = variant.sequence(number)
+    shown = variant.sequence(number)
     address = quote(beside or view.name, safe="")
     texts: Json = {"url": f"/{address}/sequence/{number}/pairs/{{place}}"}
     if view.is_static:
-        words = pieces.shared_with_partners(one.spans, one.texts, variant.frequencies)
-        texts = {"texts": one.texts, "words": words}
+        words = pieces.shared_with_partners(
+            shown.spans, shown.texts, variant.frequencies
+        )
+        texts = {"texts": shown.texts, "words": words}
     name = "sequence"
     label = f"Sequence {number}"
     if beside:
         name = f"sequence-{beside}"
         label = f"Sequence {number} of {beside}"
-    scale = pieces.scale(pieces.scored(one.spans))
+    scale = pieces.scale(pieces.scored(shown.spans))
     return strip.explorer(
-        one.spans, lead=lead, scale=scale, name=name, label=label, texts=texts
+        shown.spans,
+        lead=lead,
+        scale=scale,
+        name=name,
+        label=label,
+        texts=texts,
     )
 
 
@@ -315,7 +336,11 @@ def document_list(view: View, query: Query, *, first: Place) -> str:
     """Return the documents that match, from `first` on."""
     variant = view.variant
     result = documents.search(
-        variant.run.corpus, query, first=first, limit=_ROWS, seconds=_SECONDS
+        variant.run.corpus,
+        query,
+        first=first,
+        limit=_ROWS,
+        seconds=_SECONDS,
     )
     following = ""
     if result.next is not None:
@@ -364,11 +389,20 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
     # A number of a document means the same in both only where both read the same
     # documents.
     ingested = {
-        one.run.steps["ingest"].manifest["fingerprint"] for one in pair.values()
+        compared.run.steps["ingest"].manifest["fingerprint"]
+        for compared in pair.values()
     }
     share_documents = len(ingested) == 1
     compared = [view.name, other] if share_documents else [view.name]
-    sides = [_side(view, name, pair[name], doc_id) for name in compared]
+    sides = [
+        _side(
+            view=view,
+            name=name,
+            variant=pair[name],
+            doc_id=doc_id,
+        )
+        for name in compared
+    ]
     document_name = ""
     if doc_id is not None:
         _, document_name = _names(variant, doc_id)
@@ -399,7 +433,13 @@ def _side(view: View, name: str, variant: OpenVariant, doc_id: int | None) -> Js
     side["read"] = found.read
     for number in found.numbers:
         side |= {"number": number, "url": view.url(name, "sequence", number)}
-        side |= _explorer(view, variant, number, lead=doc_id, beside=name)
+        side |= _explorer(
+            view,
+            variant,
+            number,
+            lead=doc_id,
+            beside=name,
+        )
     return side
 
 
@@ -433,7 +473,12 @@ def filtered_out(view: View, key: str, *, first: int) -> str:
         entries = list(shown)
     following = ""
     if len(entries) > _ROWS:
-        following = view.url(view.name, "filtered", reason=key, after=first + _ROWS)
+        following = view.url(
+            view.name,
+            "filtered",
+            reason=key,
+            after=first + _ROWS,
+        )
     return view.page(
         "filtered",
         "Filtered out",
@@ -450,7 +495,12 @@ def marked(view: View) -> str:
     run_dir = view.variants.run_dir
     marks = documents.read_marks(run_dir)
     path = run_dir / documents.MARKS_FILE
-    return view.page("marks", "Marked as bad", marks=marks, path=str(path))
+    return view.page(
+        "marks",
+        "Marked as bad",
+        marks=marks,
+        path=str(path),
+    )
 
 
 def problem(view: View, message: str, *, title: str) -> str:

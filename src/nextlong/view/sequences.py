@@ -312,7 +312,10 @@ class SequenceIndex:
         block = self._blocks[index]
         first = 0
         parts = spans.read_blocks(
-            block.path, block.first + block.size, self._run.corpus, first=block.first
+            block.path,
+            block.first + block.size,
+            self._run.corpus,
+            first=block.first,
         )
         for part in parts:
             yield first, part

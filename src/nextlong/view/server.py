@@ -155,7 +155,12 @@ def _numbered(view: View, request: Request) -> Response:
 
 def _sequence(view: View, request: Request) -> str:
     number = request.path_params["number"]
-    return pages.sequence(view, number, first=_after(request), chosen=_query(request))
+    return pages.sequence(
+        view,
+        number,
+        first=_after(request),
+        chosen=_query(request),
+    )
 
 
 def _pair(view: View, request: Request) -> Response:
@@ -191,7 +196,11 @@ def _sequences(view: View, request: Request) -> str:
         )
     columns = request.query_params.getlist("columns")
     return pages.sequence_list(
-        view, _query(request), sort=sort, first=_after(request), columns=columns
+        view,
+        _query(request),
+        sort=sort,
+        first=_after(request),
+        columns=columns,
     )
 
 

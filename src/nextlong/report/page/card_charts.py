@@ -51,7 +51,12 @@ def cosine_by_rank(numbers: Numbers, *, what: str) -> Markup:
     if ranks:
         ends = (min(ranks), max(ranks))
         series += _random_pairs(numbers, ends=ends)
-    return charts.lines(series, x_label="rank", y_label="mean cosine", scale="log")
+    return charts.lines(
+        series,
+        x_label="rank",
+        y_label="mean cosine",
+        scale="log",
+    )
 
 
 def _random_pairs(numbers: Numbers, *, ends: tuple[float, float]) -> list[Series]:
@@ -98,7 +103,12 @@ def cosine_by_source(numbers: Numbers, sources: Sequence[str]) -> Markup:
         ]
         values.append([max(0.0, mean) for mean in means])
     series = _series(numbers.names, values=values)
-    return charts.bars(shown, series, label="mean cosine", form="{:.4f}")
+    return charts.bars(
+        shown,
+        series,
+        label="mean cosine",
+        form="{:.4f}",
+    )
 
 
 def histogram(
@@ -148,7 +158,13 @@ def tokens_by_source(numbers: Numbers, sources: Sequence[str]) -> Markup:
     if all(corpus == corpora[0] for corpus in corpora):
         of_corpus = percents(corpora[0])
         series.append(Series("characters of the corpus", "plain1", of_corpus))
-    return charts.bars(shown, series, label="percent", unit=" %", form="{:.1f}")
+    return charts.bars(
+        shown,
+        series,
+        label="percent",
+        unit=" %",
+        form="{:.1f}",
+    )
 
 
 def tokens_by_role(numbers: Numbers) -> Markup:
@@ -212,7 +228,13 @@ def seconds_by_step(numbers: Numbers) -> Markup:
         values.append([seconds.get(name, 0.0) for name in shown])
     series = _series(numbers.names, values=values)
     titles = [STEP_TITLES.get(name, f"write {name}") for name in shown]
-    return charts.bars(titles, series, label="seconds", unit=" s", form="{:,.1f}")
+    return charts.bars(
+        titles,
+        series,
+        label="seconds",
+        unit=" s",
+        form="{:,.1f}",
+    )
 
 
 def roles_of(numbers: Numbers) -> list[str]:

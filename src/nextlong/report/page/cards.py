@@ -87,7 +87,13 @@ def sections(numbers: Numbers) -> dict[str, list[Card]]:
     hubs = _hubs(numbers)
     if hubs:
         heading = "Most-used chunks"
-        card = Card("hubs", heading, chart=Markup(), tables=hubs, reading="")
+        card = Card(
+            "hubs",
+            heading,
+            chart=Markup(),
+            tables=hubs,
+            reading="",
+        )
         cards["content"].append(card)
     cost = Card(
         name="cost",
@@ -241,7 +247,10 @@ def _random_pairs(numbers: Numbers) -> list[TableRow]:
     """Return the cosines of random pairs; a cosine of 1 is that of the same text."""
     rows = []
     spread = numbers.spread(
-        "similarity", "random", form="{:.4f}", prefix="random pairs: "
+        "similarity",
+        "random",
+        form="{:.4f}",
+        prefix="random pairs: ",
     )
     for row in spread:
         cells = []

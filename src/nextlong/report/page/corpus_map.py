@@ -88,9 +88,23 @@ def _marked(marked: Sequence[tuple[Span, Point]], *, lead: int) -> list[Series]:
         cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
         tip = f"{span.role}, {point.tip}{cosine}"
         if span.doc_id == lead:
-            own.append(Point(point.x, point.y, tip, radius=6))
+            own.append(
+                Point(
+                    x=point.x,
+                    y=point.y,
+                    tip=tip,
+                    radius=6,
+                )
+            )
         else:
-            others.append(Point(point.x, point.y, tip, radius=4))
+            others.append(
+                Point(
+                    x=point.x,
+                    y=point.y,
+                    tip=tip,
+                    radius=4,
+                )
+            )
     has_negatives = any(span.role == "negative" for span, _ in marked)
     what = "negatives" if has_negatives else "other documents"
     return [

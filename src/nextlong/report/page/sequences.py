@@ -51,21 +51,28 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
     # One scale for all strips, so that a shade means the same cosine in all of them.
     scores = []
     pieces_in_all = 0
-    for one in chosen:
-        scores += pieces.scored(one.sequence.spans)
-        pieces_in_all += len(one.sequence.spans)
+    for entry in chosen:
+        scores += pieces.scored(entry.sequence.spans)
+        pieces_in_all += len(entry.sequence.spans)
     scale = pieces.scale(scores)
     # All texts of the page together are limited, whatever the number of runs.
     limit = _TEXT_CHARS // pieces_in_all
     is_alone = len(runs) == 1
     after = []
-    for one in chosen:
-        texts = _texts(runs[one.run_index], one.sequence, limit)
-        after.append(_after(one, texts, scale, is_alone=is_alone))
+    for entry in chosen:
+        texts = _texts(runs[entry.run_index], entry.sequence, limit)
+        after.append(
+            _after(
+                entry,
+                texts,
+                scale,
+                is_alone=is_alone,
+            )
+        )
 
     first = chosen[0]
     spans = first.sequence.spans
-    is_common = len({one.lead for one in chosen}) == 1
+    is_common = len({entry.lead for entry in chosen}) == 1
     before = Markup()
     caption = ""
     if is_common:
@@ -98,7 +105,15 @@ def _choose(runs: Sequence[Run], names: Sequence[str]) -> list[_Chosen]:
         if lead is None or index not in numbers:
             lead = pieces.lead_document(sequence.spans)
         if len(sequence.spans) <= _MAX_PIECES:
-            chosen.append(_Chosen(index, name, number, sequence, lead))
+            chosen.append(
+                _Chosen(
+                    run_index=index,
+                    name=name,
+                    number=number,
+                    sequence=sequence,
+                    lead=lead,
+                )
+            )
     return chosen
 
 

@@ -77,7 +77,12 @@ def verdict(stats: RunStats, *, is_stand_in: bool = False) -> Verdict:
     if stats["warnings"]:
         return _not_yet(stats["warnings"], cautions, passed)
     if stats["control"]:
-        return Verdict("look", "Only as a control.", tuple(cautions), passed)
+        return Verdict(
+            level="look",
+            decision="Only as a control.",
+            reasons=tuple(cautions),
+            passed=passed,
+        )
     but = f", but {FROM_SCRATCH}" if is_stand_in else ""
     return Verdict(
         level="good",

@@ -122,7 +122,13 @@ def costs(
             rate = Rate(unit_s, unknown="", on_gpu=unit_s)
             # A declared task size needs a rate that was measured apart.
             estimate = replace(estimate, task_s=0.0)
-        cost = _cost(step, estimate, amounts, rate, machines=machines)
+        cost = _cost(
+            step,
+            estimate,
+            amounts,
+            rate,
+            machines=machines,
+        )
         # Without a declaration, a step reads all files of its inputs once.
         if estimate.reads is None:
             read_bytes = sum(cost_of[before.name].disk_bytes for before in step.inputs)

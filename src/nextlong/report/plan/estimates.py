@@ -308,7 +308,12 @@ _BY_RECIPE: Final[Mapping[str, Callable[[Recipe], Estimate]]] = {
 
 # The other estimates, by step.
 _FIXED: Final[Mapping[str, Estimate]] = {
-    "line_counts": Estimate(work="text_bytes", seconds=3e-10, tasks="shards", rate=""),
+    "line_counts": Estimate(
+        work="text_bytes",
+        seconds=3e-10,
+        tasks="shards",
+        rate="",
+    ),
     "ingest": Estimate(
         work="text_bytes",
         seconds=6e-9,
@@ -349,7 +354,12 @@ _FIXED: Final[Mapping[str, Estimate]] = {
         memory=lambda amounts: 8 * amounts.documents,
         reads=lambda amounts: 26 * amounts.documents,
     ),
-    "meta_documents": Estimate(work="chunks", seconds=6e-8, disk="drafts", bytes=40),
+    "meta_documents": Estimate(
+        work="chunks",
+        seconds=6e-8,
+        disk="drafts",
+        bytes=40,
+    ),
     "documents": Estimate(
         work="chunks",
         seconds=6e-8,
@@ -400,5 +410,10 @@ _FIXED: Final[Mapping[str, Estimate]] = {
         memory=TOKENIZER_BYTES,
         rate="tokens",
     ),
-    "rows": Estimate(work="sequences", seconds=2e-5, disk="sequences", bytes=36),
+    "rows": Estimate(
+        work="sequences",
+        seconds=2e-5,
+        disk="sequences",
+        bytes=36,
+    ),
 }

@@ -142,7 +142,12 @@ def plan(
         for step, state in zip(steps, states, strict=True)
         if not state.startswith("done")
     ]
-    known = Plan(recipe=recipe, steps=steps, states=states, missing=missing)
+    known = Plan(
+        recipe=recipe,
+        steps=steps,
+        states=states,
+        missing=missing,
+    )
     # Nothing is left to estimate here.
     if not todo and not scenario.is_elsewhere:
         return known
@@ -155,7 +160,13 @@ def plan(
         if refusal is not None:
             raise refusal
     measured = measure(recipe, corpus_sample)
-    return _with_costs(known, files, measured, scenario, todo=todo)
+    return _with_costs(
+        known,
+        files,
+        measured,
+        scenario,
+        todo=todo,
+    )
 
 
 def _with_costs(
@@ -168,7 +179,13 @@ def _with_costs(
 ) -> Plan:
     """Return a plan with the costs of the steps that are to do, and its warnings."""
     recipe = known.recipe
-    on_each = costs_on(recipe, files, known.steps, measured, scenario)
+    on_each = costs_on(
+        recipe,
+        files,
+        known.steps,
+        measured,
+        scenario,
+    )
     on = []
     for machines, _, cost_of in on_each:
         unfinished = {name: cost_of[name] for name in cost_of if name in todo}
@@ -178,14 +195,25 @@ def _with_costs(
     notes: list[str] = []
     if scenario.is_elsewhere or scenario.chunks is not None:
         product_s = measured.product_s
-        notes = assumed(recipe, amounts, on[-1], scenario, product_s=product_s)
+        notes = assumed(
+            recipe,
+            amounts,
+            on[-1],
+            scenario,
+            product_s=product_s,
+        )
 
     messages = warnings.of_run(recipe, amounts, measured.sample)
     if not scenario.is_elsewhere:
         machines, unfinished = on[0]
         needed = total(known.steps, unfinished, machines)
         messages += warnings.of_this_machine(recipe, needed)
-    messages += warnings.of_data(recipe, amounts, measured, dropped=sum(lost))
+    messages += warnings.of_data(
+        recipe,
+        amounts,
+        measured,
+        dropped=sum(lost),
+    )
     messages += whole_files(
         recipe.ingest.sources,
         files,

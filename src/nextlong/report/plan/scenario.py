@@ -79,7 +79,12 @@ def costs_on(
     scenario: Scenario,
 ) -> list[CostsOn]:
     """Return what the steps cost on this machine, and on those of the scenario."""
-    corpus = _corpus(recipe, files, measured, scenario)
+    corpus = _corpus(
+        recipe=recipe,
+        files=files,
+        measured=measured,
+        scenario=scenario,
+    )
     estimates = estimates_of(recipe, steps)
     found = []
     for machines in _machines(recipe, measured, scenario):
@@ -93,7 +98,12 @@ def costs_on(
             steps,
             amounts,
             measured.trial,
-            _rates(recipe, amounts, measured, scenario),
+            _rates(
+                recipe=recipe,
+                amounts=amounts,
+                measured=measured,
+                scenario=scenario,
+            ),
             estimates=estimates,
             machines=machines,
         )

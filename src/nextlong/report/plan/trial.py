@@ -71,7 +71,12 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         run_dir.mkdir()
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
         (folder / "sample.jsonl").write_text("".join(lines), encoding="utf-8")
-        tried = recipe_for(recipe, texts, folder, chars_per_token=chars_per_token)
+        tried = recipe_for(
+            recipe,
+            texts,
+            folder,
+            chars_per_token=chars_per_token,
+        )
         corpus = Corpus(tried)
         executor = Timed()
         steps = pipeline.route(tried, corpus.files)
@@ -224,4 +229,9 @@ class Timed(SerialExecutor):
             self.seconds[step] += time.process_time() - began
             return result
 
-        super().submit(key, timed, resources=resources, label=label)
+        super().submit(
+            key,
+            timed,
+            resources=resources,
+            label=label,
+        )

@@ -137,7 +137,12 @@ def of_data(
         chars = compose.target_tokens * measured.tokenizing.chars_per_token
         chunks_per_sequence = chars / max(1.0, amounts.chunk_chars)
         due += [
-            _small_corpus(recipe, amounts, measured, chunks_per_sequence),
+            _small_corpus(
+                recipe=recipe,
+                amounts=amounts,
+                measured=measured,
+                chunks_per_sequence=chunks_per_sequence,
+            ),
             _heavy_reuse(recipe, amounts, chunks_per_sequence),
         ]
     return [str(warning) for warning in due if warning is not None]
