@@ -66,13 +66,16 @@ def arrange_rows(
         np.save(f"{out}.{name}.index.npy", row_index)
         np.save(f"{out}.{name}.offsets.npy", offsets)
         lengths = row_index["length"]
-        row_tokens = np.diff(np.append(0, np.cumsum(lengths))[offsets])
-        runs_used: list[tuple[int, int]] = []
+        token_offsets = np.append(0, np.cumsum(lengths))
+        row_tokens = np.diff(token_offsets[offsets])
+        is_short = row_tokens < (arrangement.pack or 0)
+        # Of a mix alone; a reader of one run knows it.
+        runs_used = []
         if len(runs) > 1:
             for number in range(len(runs)):
                 run_lengths = lengths[row_index["run"] == number]
-                runs_used.append((len(run_lengths), int(run_lengths.sum())))
-        is_short = row_tokens < (arrangement.pack or 0)
+                tokens = int(run_lengths.sum())
+                runs_used.append((len(run_lengths), tokens))
         in_train = 0
         if name == "validation":
             in_train = _shared_chunks(content.chunks, contents["train"].chunks)
@@ -96,8 +99,9 @@ def _check_splits(
 
     `refuse_nothing` explains runs without any sequence.
     """
-    total = left_out + sum(map(len, splits.values()))
-    empty = [name for name, index in splits.items() if not len(index)]
+    counts = {name: len(index) for name, index in splits.items()}
+    total = left_out + sum(counts.values())
+    empty = [name for name, count in counts.items() if not count]
     if not (total and empty and arrangement.validation):
         return
     problem = f"leaves no sequence for {empty[0]} of {total:,}"
@@ -127,7 +131,10 @@ class _Contents:
     @property
     def documents(self) -> int:
         """Distinct documents."""
-        return len(np.unique(np.concatenate(self.hashes))) if self.hashes else 0
+        if not self.hashes:
+            return 0
+        distinct = np.unique(np.concatenate(self.hashes))
+        return len(distinct)
 
 
 def _contents_of(
@@ -136,13 +143,16 @@ def _contents_of(
     """Return the documents and chunks of the sequences of each split."""
     contents = {name: _Contents() for name in splits}
     for number, run in enumerate(runs):
+        # The ids of the chunks of each sequence, end to end, and where each sequence's
+        # begin. An index names sequences by part and place, so parts are counted up.
         all_ids, offsets = run.chunk_ids()
         firsts = np.cumsum([0, *run.take])
         for name, index in splits.items():
             used = index[index["run"] == number]
             is_used = np.zeros(len(offsets) - 1, np.bool_)
             is_used[firsts[used["part"]] + used["place"]] = True
-            chunk_ids = np.unique(all_ids[np.repeat(is_used, np.diff(offsets))])
+            is_named = np.repeat(is_used, np.diff(offsets))  # (m,) each chunk
+            chunk_ids = np.unique(all_ids[is_named])
             chunks = contents[name].chunks
             known_ids = chunks.get(run.corpus_id, chunk_ids)
             chunks[run.corpus_id] = np.union1d(known_ids, chunk_ids)
@@ -207,7 +217,8 @@ def _shares_chunks(
         ids_of_runs.append(ids)
         counts.append(np.diff(offsets))
     chunk_ids = np.concatenate(ids_of_runs)
-    owners = np.repeat(np.arange(len(index)), np.concatenate(counts))
+    sequences = np.arange(len(index))
+    owners = np.repeat(sequences, np.concatenate(counts))
     corpora = [run.corpus_id for run in runs]
     corpus_of_run = np.array([corpora.index(corpus) for corpus in corpora])
     corpus_of_chunk = corpus_of_run[index["run"]][owners]
@@ -233,12 +244,14 @@ def _mixed(
     if runs == 1 or not len(index):
         return index
     indexes = [index[index["run"] == number] for number in range(runs)]
+    counts = [len(run_index) for run_index in indexes]
     if arrangement.mix is None:
+        # A run may have no sequence in a split.
         present = [run_index for run_index in indexes if len(run_index)]
-        counts = [len(run_index) for run_index in present]
-        return _mix(present, weights=counts, by="sequences")
-    for number, run_index in enumerate(indexes):
-        if arrangement.validation and not len(run_index):
+        weights = [count for count in counts if count]
+        return _mix(present, weights=weights, by="sequences")
+    for number, count in enumerate(counts):
+        if arrangement.validation and not count:
             raise CorpusError(
                 where=f"run {number} of the mix",
                 problem=f"it has no sequence in {split} with "
@@ -283,7 +296,8 @@ def _mix(
     chosen = []
     middles = []
     for index, (ends, share) in zip(indexes, ends_and_shares, strict=True):
-        count = int(np.searchsorted(ends, int(scale * share), side="right"))
+        limit = int(scale * share)
+        count = int(np.searchsorted(ends, limit, side="right"))
         used_ends = ends[:count]
         used_middles = used_ends - np.diff(used_ends, prepend=0) / 2
         if count:

@@ -111,29 +111,46 @@ def publish(
         if other and others == "refuse":
             raise _of_another(destination, other)
         stale = _stale_files(files, sizes, known, other)
-        due = [
-            file
-            for file in files
-            if file.name in stale
-            or sizes.get(file.name) != file.bytes
-            or known.get(file.name) != file.entry(whole=True)
+        due = []
+        for file in files:
+            has_arrived = (
+                sizes.get(file.name) == file.bytes
+                and known.get(file.name) == file.entry(whole=True)
+                and file.name not in stale
+            )
             # Local copies are hashed, so that replacing repairs damaged ones.
-            or (others == "replace" and place.differs(file))
-        ]
+            if not has_arrived or (others == "replace" and place.differs(file)):
+                due.append(file)
         record = {file.name: file.entry(whole=True) for file in files}
         record |= {file.name: file.entry(whole=False) for file in due}
         if due or stale:
-            # First the record, then the files, so that a kill leaves none unrecorded.
-            place.write_record({name: known[name] for name in stale} | record)
-            for name in stale:
-                place.delete(name)
-            place.write_record(record)
-        first = [file for file in due if not _comes_last(file.name)]
-        last = [file for file in due if _comes_last(file.name)]
-        for batch in (first, last):
-            if batch:
-                _send_all(batch, place, record, threads=threads)
+            _delete(stale, place, known, record)
+        _send_in_order(due, place, record, threads=threads)
     return [file.name for file in due]
+
+
+def _delete(
+    stale: Sequence[str], place: Destination, known: _Record, record: _Record
+) -> None:
+    """Delete files of another export, and write the record of what is sent next.
+
+    The record comes first, so that a kill leaves no file unrecorded.
+    """
+    place.write_record({name: known[name] for name in stale} | record)
+    for name in stale:
+        place.delete(name)
+    place.write_record(record)
+
+
+def _send_in_order(
+    files: Sequence[ExportFile], place: Destination, record: _Record, *, threads: int
+) -> None:
+    """Send files; those that say that all is there come after all others."""
+    first = [file for file in files if not _comes_last(file.name)]
+    last = [file for file in files if _comes_last(file.name)]
+    for batch in (first, last):
+        if batch:
+            _send_all(batch, place, record, threads=threads)
 
 
 def _files_of_another(
@@ -389,14 +406,18 @@ class Destination:
         may be resumed.
         """
         try:
-            splits = json.loads(self.fs.cat_file(self.at(DELIVERED)))["splits"]
+            text = self.fs.cat_file(self.at(DELIVERED))
+            splits = json.loads(text)["splits"]
             return {name: split["step"] for name, split in splits.items()}
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
     def differs(self, file: ExportFile) -> bool:
         """Tell whether a local copy is not the file; elsewhere nothing is read back."""
-        return self.is_local and store.hash_file(Path(self.at(file.name))) != file.xxh3
+        if not self.is_local:
+            return False
+        path = Path(self.at(file.name))
+        return store.hash_file(path) != file.xxh3
 
     def try_writing(self) -> None:
         """Raise the file system's exception if it is not writable.

@@ -255,9 +255,10 @@ def _format_step(
         token_id = partial(
             special_id, TokenizerFiles.of(done).tokenizer, key="export.megatron_eod"
         )
+        id_bytes = ID_BYTES * int(index["length"].sum())
         options = Options(
             keys={**keys, "compression": compression},
-            shard_bytes=_shard_bytes(shard_mb, ID_BYTES * int(index["length"].sum())),
+            shard_bytes=_shard_bytes(shard_mb, id_bytes),
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos_id,
             eos_id=tokenizer.eos_id,
@@ -373,10 +374,8 @@ def _domains_of_rows(
                 chunk_ids.offsets.to_numpy(),
                 origin.corpus,
             )
-    return [
-        joined_names(domains[first:last].tolist())
-        for first, last in pairwise(offsets.tolist())
-    ]
+    rows = pairwise(offsets.tolist())
+    return [joined_names(domains[first:last].tolist()) for first, last in rows]
 
 
 def _without_small_files(bounds: list[int], *, min_rows: int) -> list[int]:

@@ -48,11 +48,11 @@ def collate(
     batch: Row = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
-        if name in PADDING and is_flat:
-            batch[name] = torch.cat(values)[None]
-        elif name in PADDING:
+        if name in PADDING:
             padding = pad_id if name == "input_ids" else PADDING[name]
-            batch[name] = _padded(values, padding)
+            batch[name] = (
+                torch.cat(values)[None] if is_flat else _padded(values, padding)
+            )
         elif name in ("cu_seqlens", "cu_seqlens_padded"):
             # Padding of documents already fills rows up to one length.
             batch[name] = _joined_bounds(

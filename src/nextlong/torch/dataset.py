@@ -177,28 +177,32 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         # One block for all: malloc hands several back to the system after each row, and
         # page faults cost more than the row.
         block = np.empty((len(names), int(ends[-1])), np.int64)
-        is_padding = None  # bool (tokens with padding,), if there is any
-        if (lengths < padded).any():
-            ends_of_text = np.repeat(starts + lengths, padded)
-            is_padding = np.arange(block.shape[1]) >= ends_of_text
         columns = dict(zip(names, block, strict=True))
+        is_padding = _is_padding(starts, lengths, padded)
         for name, column in columns.items():
             if name == "position_ids":
                 for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
                     column[start:end] = self._positions[: end - start]
-                continue
-            if name == "labels" and "input_ids" in columns:
+            elif name == "labels" and "input_ids" in columns:
                 column[:] = columns["input_ids"]
             else:
-                self.rows.copy_into(column, row)
-                if is_padding is not None:
-                    column[~is_padding] = column[: lengths.sum()].copy()
-            if name == "labels":
-                column[starts] = PADDING["labels"]
+                self._copy_ids(column, row, is_padding)
+        if "labels" in columns:
+            # The first token of a document has no context.
+            columns["labels"][starts] = PADDING["labels"]
             if is_padding is not None:
-                is_ids = name == "input_ids"
-                column[is_padding] = self.pad_id if is_ids else PADDING[name]
+                columns["labels"][is_padding] = PADDING["labels"]
         return {name: torch.from_numpy(column) for name, column in columns.items()}
+
+    def _copy_ids(
+        self, column: NDArray[np.int64], row: int, is_padding: NDArray[np.bool_] | None
+    ) -> None:
+        """Copy the ids of a row into a column, and write `pad_id` between documents."""
+        self.rows.copy_into(column, row)
+        if is_padding is not None:
+            is_text = ~is_padding
+            column[is_text] = column[: is_text.sum()].copy()
+            column[is_padding] = self.pad_id
 
     @cached_property
     def _positions(self) -> NDArray[np.int64]:
@@ -210,6 +214,16 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         Options are those of `SequenceStream`.
         """
         return SequenceStream(self, **options)
+
+
+def _is_padding(
+    starts: NDArray[np.int64], lengths: NDArray[np.int64], padded: NDArray[np.int64]
+) -> NDArray[np.bool_] | None:
+    """Return which tokens of a row are padding, (tokens with padding,); None: no token."""
+    if (lengths == padded).all():
+        return None
+    ends_of_text = np.repeat(starts + lengths, padded)
+    return np.arange(len(ends_of_text)) >= ends_of_text
 
 
 def _bounds(lengths: NDArray[np.int64]) -> torch.Tensor:

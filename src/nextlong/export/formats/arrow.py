@@ -55,11 +55,12 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _ArrowShard
             count += len(block)
             for column in table.columns:
                 _add_hash(content, column)
+    added_columns = columns.names[len(COLUMNS) :]
     return _ArrowShard(
         rows=count,
         file=path.name,
         xxh3=content.hexdigest(),
-        added_columns=tuple(columns.names[len(COLUMNS) :]),
+        added_columns=tuple(added_columns),
     )
 
 

@@ -223,7 +223,8 @@ def _padded(block: Resolved, padded: NDArray[np.int64], *, padding: int) -> Reso
     token_offsets = np.append(0, padded_ends)[block.document_offsets]
 
     # (P,) the first token of each span, counted through the block, and its document.
-    row_of_span = np.repeat(np.arange(len(block)), np.diff(block.span_offsets))
+    spans_per_row = np.diff(block.span_offsets)
+    row_of_span = np.repeat(np.arange(len(block)), spans_per_row)
     firsts = block.token_offsets[row_of_span] + block.token_starts
     document_of_span = np.searchsorted(starts, firsts, side="right") - 1
     shifts = padded_starts - starts
@@ -312,9 +313,11 @@ def _column(name: str, block: Resolved, occupied: NDArray[np.int32]) -> pa.Array
     """
     match name:
         case "sequence_id" | "method" | "domain":
-            return pa.array(getattr(block, f"{name}s"), pa.string())
+            names = getattr(block, f"{name}s")
+            return pa.array(names, pa.string())
         case "length":
-            return pa.array(np.diff(block.token_offsets).astype("int32"))
+            tokens = np.diff(block.token_offsets)
+            return pa.array(tokens.astype("int32"))
         case "seq_lengths":
             offsets = block.document_offsets
             values: Any = block.document_lengths
@@ -323,7 +326,8 @@ def _column(name: str, block: Resolved, occupied: NDArray[np.int32]) -> pa.Array
             values = occupied
         case "spans":
             offsets = block.span_offsets
-            values = pa.StructArray.from_arrays(span_columns(block), fields=list(SPAN))
+            columns = span_columns(block)
+            values = pa.StructArray.from_arrays(columns, fields=list(SPAN))
         case "attention_mask":
             offsets = block.token_offsets
             values = np.ones(len(block.input_ids), np.int8)
@@ -333,7 +337,9 @@ def _column(name: str, block: Resolved, occupied: NDArray[np.int32]) -> pa.Array
         case _:
             offsets = block.token_offsets
             values = block.input_ids
-    return pa.ListArray.from_arrays(pa.array(offsets.astype("int32")), pa.array(values))
+    # Arrow's lists have int32 offsets; ids are not copied.
+    list_offsets = pa.array(offsets.astype("int32"))
+    return pa.ListArray.from_arrays(list_offsets, pa.array(values))
 
 
 def schema_of(

@@ -67,7 +67,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MdsShard:
     samples = [sample for block in rows for sample in _samples(block)]
     header = _header(options)
     # (samples + 1,): where each sample begins in the shard, and the end of the last.
-    sizes = [sum(map(len, sample)) for sample in samples]
+    sizes = [_bytes_of(sample) for sample in samples]
     offsets = np.cumsum([0, *sizes])
     offsets += _UINT32_BYTES * (len(samples) + 2) + len(header)
     if offsets[-1] > _MAX_BYTES:
@@ -77,12 +77,11 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MdsShard:
             f"({_MAX_BYTES:,})",
             fix="lower export.shard_mb, or export.pack",
         )
-    count = np.uint32(len(samples)).tobytes()
-    offset_bytes = offsets.astype(np.uint32).tobytes()
-    pieces = [count, offset_bytes, header, *chain.from_iterable(samples)]
+    numbers = np.append(len(samples), offsets).astype(np.uint32)
+    pieces = [numbers.tobytes(), header, *chain.from_iterable(samples)]
     name = f"shard.{options.shard:05}.mds"
     entry = {"samples": len(samples), "zip_data": None, **_config(options)}
-    entry["raw_data"] = _stored(name, sum(map(len, pieces)))
+    entry["raw_data"] = _stored(name, _bytes_of(pieces))
     if options.keys["compression"] == "zstd":
         # MDSWriter compresses with worker threads, and even one of them gives other
         # bytes than none.
@@ -93,6 +92,10 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MdsShard:
     with (out.parent / name).open("wb") as file:
         file.writelines(pieces)
     return _MdsShard(rows=len(samples), entry=entry)
+
+
+def _bytes_of(pieces: Iterable[bytes | memoryview]) -> int:
+    return sum(map(len, pieces))
 
 
 def _stored(name: str, size: int) -> dict[str, JsonValue]:
@@ -119,10 +122,11 @@ def _shard_sizes(rows: RowSizes, options: Options) -> list[int]:
     sizes = []
     shard_bytes = empty_bytes
     count = 0
-    rows_in_order = zip(
-        rows.tokens.tolist(), rows.documents.tolist(), rows.domains, strict=True
-    )
-    for tokens, documents, domain in rows_in_order:
+    token_counts = rows.tokens.tolist()
+    document_counts = rows.documents.tolist()
+    for tokens, documents, domain in zip(
+        token_counts, document_counts, rows.domains, strict=True
+    ):
         row_bytes = _row_bytes(tokens, documents, domain)
         if shard_bytes + row_bytes > options.shard_bytes:
             sizes.append(count)
@@ -259,20 +263,12 @@ def _samples(block: Resolved) -> Iterator[list[bytes | memoryview]]:
         indices_shape = _shape(len(ends), 2)
         ids_shape = _shape(last - first)
         ids_bytes = ids[_UINT32_BYTES * first : _UINT32_BYTES * last]
-        sizes = [
-            len(name),
-            len(indices_shape) + indices.nbytes,
-            len(ids_shape) + len(ids_bytes),
-        ]
-        head = [
-            np.array(sizes, np.uint32).tobytes(),
-            name,
-            indices_shape,
-            indices.tobytes(),
-            ids_shape,
-        ]
+        indices_size = len(indices_shape) + indices.nbytes
+        ids_size = len(ids_shape) + len(ids_bytes)
+        sizes = np.array([len(name), indices_size, ids_size], np.uint32)
+        small = [sizes.tobytes(), name, indices_shape, indices.tobytes(), ids_shape]
         length = np.int64(last - first).tobytes()
-        yield [b"".join(head), ids_bytes, length]
+        yield [b"".join(small), ids_bytes, length]
 
 
 def _shape(*shape: int) -> bytes:
@@ -280,14 +276,18 @@ def _shape(*shape: int) -> bytes:
 
     It is the number of axes and the width of their sizes, then these.
     """
-    power = next(power for power in range(4) if max(shape) < 1 << (8 << power))
+    # The smallest of 1, 2, 4 and 8 bytes that hold the longest axis.
+    longest = max(shape)
+    power = next(power for power in range(4) if longest < 1 << (8 << power))
     sizes = np.array(shape, f"<u{1 << power}")
-    return bytes([len(shape) << 2 | power]) + sizes.tobytes()
+    head = len(shape) << 2 | power
+    return bytes([head]) + sizes.tobytes()
 
 
 def _header(options: Options) -> bytes:
     """Return the JSON that each shard begins with."""
-    return json.dumps(_config(options), sort_keys=True).encode()
+    header = json.dumps(_config(options), sort_keys=True)
+    return header.encode()
 
 
 def _config(options: Options) -> dict[str, JsonValue]:

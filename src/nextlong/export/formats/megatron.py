@@ -78,10 +78,11 @@ def _write_ids(
     if eod is not None:
         lacks_eod = ids[ends - 1] != eod
     # Everything between two documents that lack the token is written at once.
+    eod_bytes = b"" if eod is None else np.array([eod], dtype).tobytes()
     start = 0
     for end in ends[lacks_eod].tolist():
         file.write(ids[start:end].data)
-        file.write(np.array([eod], dtype).tobytes())
+        file.write(eod_bytes)
         start = end
     file.write(ids[start:].data)
     os.fsync(file.fileno())
@@ -92,13 +93,15 @@ def _write_index(path: Path, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -
     """Write the `.idx` file of documents of these lengths, (D,)."""
     ends = np.cumsum(lengths, dtype=np.int64)
     byte_offsets = (ends - lengths) * dtype.itemsize
-    bounds = len(lengths) + 1
+    # Each sequence is a document, so their bounds are 0, 1, 2, …
+    bounds = np.arange(len(lengths) + 1, dtype="<i8")
     code = _DTYPE_CODES[dtype.name]
+    header = _HEADER.pack(_MAGIC, _VERSION, code, len(lengths), len(bounds))
+    arrays = (lengths.astype("<i4"), byte_offsets.astype("<i8"), bounds)
     with path.open("wb") as file:
-        file.write(_HEADER.pack(_MAGIC, _VERSION, code, len(lengths), bounds))
-        file.write(lengths.astype("<i4").tobytes())
-        file.write(byte_offsets.astype("<i8").tobytes())
-        file.write(np.arange(bounds, dtype="<i8").tobytes())
+        file.write(header)
+        for array in arrays:
+            file.write(array.tobytes())
 
 
 def _close(folder: Path, shards: Sequence[_MegatronShard]) -> None:
