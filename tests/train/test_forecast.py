@@ -80,7 +80,7 @@ def test_a_slow_machine_is_timed_on_fewer_tokens(monkeypatch):
     monkeypatch.setattr(forecast.time, "perf_counter", lambda: sum(clock))
     small = recipe("paper-128k", "hardware.device=this")
     sizes = forecast.sizes_of(llama_3_8b())
-    found = forecast._time_row_start(small, llama_3_8b(), [128 * K], sizes)
+    found = forecast._time_row_start(small, llama_3_8b(), [128 * K], sizes=sizes)
     assert timed == [[512]]
     assert found == ([512], 2.0)
 
@@ -96,7 +96,7 @@ def test_a_row_shorter_than_what_is_timed_is_timed_once(monkeypatch):
     )
     small = recipe("paper-128k", "hardware.device=this")
     sizes = forecast.sizes_of(llama_3_8b())
-    forecast._time_row_start(small, llama_3_8b(), [100, 200], sizes)
+    forecast._time_row_start(small, llama_3_8b(), [100, 200], sizes=sizes)
     assert timed == [[100, 200]]
 
 

@@ -184,7 +184,8 @@ def arranged(
     indexes = [run.read_index(run=number) for number, run in enumerate(runs)]
     index = np.concatenate(indexes)
     if not arrangement.validation:
-        return {"train": _mixed(index, "train", len(runs), arrangement)}, 0
+        mixed = _mixed(index, arrangement, split="train", runs=len(runs))
+        return {"train": mixed}, 0
     # Each key is hashed independently, so a meta-document is in the same split whatever
     # the run, length or method.
     hashes = keyed_hash(index["key"], seed=arrangement.seed, stage="split")
@@ -193,11 +194,9 @@ def arranged(
     if arrangement.shared_chunks == "leave-out":
         is_shared = _shares_chunks(runs, index, held_out)
     splits = {"train": index[~held_out & ~is_shared], "validation": index[held_out]}
-    mixed = {
-        name: _mixed(split, name, len(runs), arrangement)
-        for name, split in splits.items()
-    }
-    return mixed, int(is_shared.sum())
+    for name, split in splits.items():
+        splits[name] = _mixed(split, arrangement, split=name, runs=len(runs))
+    return splits, int(is_shared.sum())
 
 
 def _shares_chunks(
@@ -235,7 +234,7 @@ def _shares_chunks(
 
 
 def _mixed(
-    index: NDArray[Any], split: str, runs: int, arrangement: Arrangement
+    index: NDArray[Any], arrangement: Arrangement, *, split: str, runs: int
 ) -> NDArray[Any]:
     """Mix the sequences of a split in the requested proportions.
 

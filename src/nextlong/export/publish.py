@@ -110,7 +110,7 @@ def publish(
         other = _files_of_another(files, sizes, known)
         if other and others == "refuse":
             raise _of_another(destination, other)
-        stale = _stale_files(files, sizes, known, other)
+        stale = _stale_files(files, other, sizes=sizes, known=known)
         due = []
         for file in files:
             has_arrived = (
@@ -124,13 +124,13 @@ def publish(
         record = {file.name: file.entry(whole=True) for file in files}
         record |= {file.name: file.entry(whole=False) for file in due}
         if due or stale:
-            _delete(stale, place, known, record)
+            _delete(stale, place, known=known, record=record)
         _send_in_order(due, place, record, threads=threads)
     return [file.name for file in due]
 
 
 def _delete(
-    stale: Sequence[str], place: Destination, known: _Record, record: _Record
+    stale: Sequence[str], place: Destination, *, known: _Record, record: _Record
 ) -> None:
     """Delete files of another export, and write the record of what is sent next.
 
@@ -168,9 +168,10 @@ def _files_of_another(
 
 def _stale_files(
     files: Sequence[ExportFile],
+    other: Sequence[str],
+    *,
     sizes: Mapping[str, int],
     known: _Record,
-    other: Sequence[str],
 ) -> list[str]:
     """Return the files that replacing another export deletes, in this order.
 
@@ -218,8 +219,12 @@ def publish_card(text: str, destination: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / CARD
             path.write_text(text, encoding="utf-8")
-            size = path.stat().st_size
-            file = ExportFile(path, CARD, size, store.hash_file(path))
+            file = ExportFile(
+                path=path,
+                name=CARD,
+                bytes=path.stat().st_size,
+                xxh3=store.hash_file(path),
+            )
             record[CARD] = file.entry(whole=False)
             place.write_record(record)
             _send(file, place, record)
@@ -309,6 +314,7 @@ def _send(file: ExportFile, place: Destination, record: _Record) -> None:
             fix="export again",
         )
     with _refusals(place.url, file.name):
+        # Networks fail for moments; what lasts is not tried again.
         for attempt in range(_ATTEMPTS):
             try:
                 place.put(file)
@@ -345,6 +351,7 @@ class Destination:
                 fix="name a folder",
             )
         sizes = {}
+        # A folder that does not exist yet has no files.
         with suppress(FileNotFoundError):
             for path, info in self.fs.find(self.root, detail=True).items():
                 name = posixpath.relpath(path, self.root)
@@ -462,6 +469,7 @@ class Destination:
         """Send a file, which appears under its name only when it is complete."""
         target = self.at(file.name)
         folder, name = posixpath.split(target)
+        # Hidden, so that no reader takes it for a finished file.
         partial = f"{folder}/.{name}.{file.xxh3[:8]}.part"
         if self.is_local:
             Path(target).parent.mkdir(parents=True, exist_ok=True)

@@ -135,7 +135,14 @@ def export_steps(
     steps = [rows]
     for name in export.formats:
         for split in splits_of(export):
-            step = _format_step(export, name, split, rows, read, files_of_runs)
+            step = _format_step(
+                name,
+                split,
+                export=export,
+                rows=rows,
+                read=read,
+                files_of_runs=files_of_runs,
+            )
             steps.append(step)
     return steps
 
@@ -226,9 +233,10 @@ def step_name(name: str, split: str) -> str:
 
 
 def _format_step(
-    export: Export,
     name: str,
     split: str,
+    *,
+    export: Export,
     rows: Step,
     read: Sequence[Step],
     files_of_runs: _FilesOf,
@@ -240,6 +248,7 @@ def _format_step(
         compression = export.compression
     keys = _changing_keys(export, written)
     config: Json = {"format": name, "split": split, "shard_mb": export.shard_mb, **keys}
+    # A named default gives the files of the default, so it has their fingerprint.
     if compression != written.compressions[0]:
         config["compression"] = compression
     if written.extra_tokens:
@@ -280,6 +289,7 @@ def _format_step(
             )
             for number, (first, last) in enumerate(pairwise(bounds))
         ]
+        # Once all shards are written: it describes all of them.
         close = Join(
             range(len(shards)),
             lambda results: partial(_close_export, name=name, shards=results),
@@ -406,6 +416,7 @@ def _export_shard(
 
     Its files are named after `out`.
     """
+    # By name, because a task is sent to another process.
     declared = format_of(name)
     first, last = rows
     row_offsets = np.load(offsets)[first : last + 1]
@@ -485,6 +496,7 @@ def _table(sequences: NDArray[Any], origin: SequenceFiles) -> pa.Table:
     changes = np.flatnonzero(np.diff(sequences["part"])) + 1
     for part in np.split(sequences, changes):
         path = str(origin.sequences[part["part"][0]])
+        # Mapped: of a file only the named sequences are read.
         with pa.ipc.open_file(pa.memory_map(path)) as reader:
             batches += [reader.get_batch(number) for number in part["place"].tolist()]
     return pa.Table.from_batches(batches)

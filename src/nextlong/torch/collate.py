@@ -50,14 +50,11 @@ def collate(
         values = [row[name] for row in rows]
         if name in PADDING:
             padding = pad_id if name == "input_ids" else PADDING[name]
-            batch[name] = (
-                torch.cat(values)[None] if is_flat else _padded(values, padding)
-            )
+            batch[name] = _joined_tokens(values, padding, is_flat=is_flat)
         elif name in ("cu_seqlens", "cu_seqlens_padded"):
             # Padding of documents already fills rows up to one length.
-            batch[name] = _joined_bounds(
-                values, fills_rows=not is_flat and not has_padding
-            )
+            fills_rows = not is_flat and not has_padding
+            batch[name] = _joined_bounds(values, fills_rows=fills_rows)
         elif name == "max_seqlen":
             batch[name] = max(values)
         else:
@@ -80,11 +77,15 @@ def _check_one_length(rows: Sequence[Row]) -> None:
         )
 
 
-def _padded(values: Sequence[torch.Tensor], padding: int) -> torch.Tensor:
-    """Return the tokens of rows as (B, longest)."""
+def _joined_tokens(
+    values: Sequence[torch.Tensor], padding: int, *, is_flat: bool
+) -> torch.Tensor:
+    """Return the tokens of rows as (1, all tokens), or padded as (B, longest)."""
     # The usual batch of one row is not copied.
     if len(values) == 1:
         return values[0][None]
+    if is_flat:
+        return torch.cat(list(values))[None]
     batch: torch.Tensor = torch.nn.utils.rnn.pad_sequence(
         values, batch_first=True, padding_value=padding
     )

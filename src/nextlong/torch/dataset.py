@@ -104,18 +104,12 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         # Sequences that are left out of train, for a chunk that validation has, are
         # counted.
         splits, self.left_out = arranged(files, arrangement)
+        # Without a split, all sequences are on this side.
         side = split or "train"
         index, offsets = packed(splits[side], row_tokens=pack)
         if not len(index):
-            shared = ""
-            if self.left_out:
-                shared = f", {self.left_out} share a chunk with validation"
-            raise CorpusError(
-                where="split",
-                value=repr(split),
-                problem=f"keeps no sequence: validation={validation} of "
-                f"{sum(map(len, runs))} sequences{shared}",
-                fix="change the share, or make more sequences",
+            raise _of_no_sequence(
+                split, validation, total=sum(map(len, runs)), left_out=self.left_out
             )
         sequences = np.bincount(index["run"], minlength=len(runs))
         names = [opened.name for opened in runs]
@@ -181,6 +175,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         is_padding = _is_padding(starts, lengths, padded)
         for name, column in columns.items():
             if name == "position_ids":
+                # Continued through the padding of a document.
                 for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
                     column[start:end] = self._positions[: end - start]
             elif name == "labels" and "input_ids" in columns:
@@ -247,6 +242,20 @@ def _opened(run: str | Path | Run | Sequence[str | Path | Run]) -> list[Run]:
         else:
             opened.append(Run(arguments.path(each, name, fix=fix)))
     return opened
+
+
+def _of_no_sequence(
+    split: str | None, validation: float | None, *, total: int, left_out: int
+) -> CorpusError:
+    """Return the error for a split that keeps no sequence."""
+    shared = f", {left_out} share a chunk with validation" if left_out else ""
+    return CorpusError(
+        where="split",
+        value=repr(split),
+        problem=f"keeps no sequence: validation={validation} of {total} sequences"
+        f"{shared}",
+        fix="change the share, or make more sequences",
+    )
 
 
 def _columns(columns: Sequence[str]) -> tuple[str, ...]:

@@ -111,6 +111,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             )
         self.rank = self._rank = rank
         self.world_size = self._world_size = world_size
+        # Shared with the workers of a loader, which must learn of a new epoch.
         self._start = _EpochStart()
         # Rows that this process has read in its pass, which began at `_position`.
         self._read: int | None = None
@@ -138,6 +139,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         order = epoch_order(
             len(self.dataset), order=self.order, seed=self.seed, epoch=self.epoch
         )
+        # A state of one of several workers says how many rows this one had read.
         self._read = self._skip
         self._skip = 0
         return self._rows(order[positions[self._read :]])
@@ -176,6 +178,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             )
         _, workers = _worker()
         if workers == 1:
+            # Where one process reads, the rows of all ranks say where it is.
             position = min(position + read * self._world_size, len(self.dataset))
             read = 0
         return {

@@ -89,6 +89,7 @@ def register_attention(kernel: Kernel = "auto", *, is_packed: bool = True) -> st
         is_varlen = kernel == "varlen" or (
             kernel == "auto" and holds_several and _has_fast_varlen(query)
         )
+        # One node of the graph for any number of documents, see `_attend_documents`.
         is_operator = is_compiling and holds_several and not is_varlen
 
         if dropout and (is_varlen or is_operator):
@@ -384,6 +385,7 @@ def compile_layers(
 
     `is_packed`, as for `register_attention`: in one graph for any number of documents.
     """
+    # Layers, not the whole model: one graph serves all of them.
     for layer in layers_of(model):
         layer.compile(backend=backend)
 

@@ -72,7 +72,7 @@ def check_model(
                     fix="leave out data.pack, set training.micro_batch_rows=1 and "
                     "attention=sequence or row",
                 )
-        ours, own = _losses(bare, recipe, ids, bounds)
+        ours, own = _losses(bare, ids, bounds, recipe=recipe)
     except ValueError as error:
         # Attention or loss that cannot do what this model needs.
         raise RecipeError(
@@ -103,9 +103,10 @@ def check_model(
 
 def _losses(
     model: PreTrainedModel,
-    recipe: TrainRecipe,
     ids: torch.Tensor,
     bounds: Sequence[int],
+    *,
+    recipe: TrainRecipe,
 ) -> tuple[float, float]:
     """Return the mean loss of a packed row (1, T), by our and by the own forward pass.
 

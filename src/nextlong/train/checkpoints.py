@@ -39,6 +39,7 @@ def new_folder(final: Path) -> Iterator[Path]:
 
     Raises RunError if the disk fails.
     """
+    # A kill leaves a hidden folder, which the next attempt removes.
     work = final.with_name(f".{final.name}.tmp")
     with explained(final):
         shutil.rmtree(work, ignore_errors=True)
@@ -58,6 +59,7 @@ def publish(work: Path, final: Path) -> None:
     """
     for path in (*work.rglob("*"), work):
         store.sync(path)
+    # The old folder keeps its files until the new one has its name.
     replaced = final.with_name(".work-replaced")
     if final.exists():
         shutil.rmtree(replaced, ignore_errors=True)
@@ -78,6 +80,7 @@ def explained(where: Path) -> Iterator[None]:
         try:
             yield
         except SafetensorError as error:
+            # safetensors has the number of the error in its text alone.
             code = re.search(r"os error (\d+)|code: (\d+)", str(error))
             if code is None:
                 raise

@@ -217,6 +217,7 @@ class Settings:
     @property
     def max_positions(self) -> int:
         """The model's positions, or as many as its longest sequence needs."""
+        # Never lowered: some RoPE scalings compute with it.
         own = self.model_config.get("max_position_embeddings") or 0
         return max(int(own), self.sequence_tokens)
 
@@ -400,6 +401,7 @@ def _export(trainer: Trainer, settings: Settings) -> Settings:
     Raises RecipeError if the sequences have lengths that the trainer cannot keep apart.
     """
     data = settings.recipe.data
+    # As JSON, because a path may have characters that YAML reads otherwise.
     overrides = [f"export.push={json.dumps(str(settings.folder / 'data'))}"]
     if data.pack and trainer.packs:
         overrides.append(f"export.pack={data.pack}")
@@ -480,10 +482,12 @@ def files_of(trainer: Trainer, settings: Settings) -> Mapping[str, str]:
 def _templates(package: str) -> jinja2.Environment:
     """Return the templates of a package; they take longer to compile than to fill in."""
     templates = jinja2.Environment(
+        # A plug-in has its templates in its own package.
         loader=jinja2.PackageLoader(package, "emitted"),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        # A misspelt name in a template is an error, not an empty string.
         undefined=jinja2.StrictUndefined,
     )
     templates.filters |= {"json": json.dumps, "yaml": _yaml, "quote": shlex.quote}

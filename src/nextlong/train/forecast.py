@@ -132,6 +132,7 @@ def estimate(
     sizes = sizes_of(config)
     hardware = recipe.hardware
     training = recipe.training
+    # A step has as many rows as if all were the longest.
     longest = max(documents, key=sum)
     rows_per_step = max(1, training.tokens_per_step // sum(longest))
     rounds = micro_batches(
@@ -143,7 +144,9 @@ def estimate(
     row_flops = [flops(sizes, lengths) for lengths in documents]
     mean_flops = sum(row_flops) / len(row_flops)
     if hardware.device == "this":
-        timed, timed_seconds = _time_row_start(recipe, config, documents[0], sizes)
+        timed, timed_seconds = _time_row_start(
+            recipe, config, documents[0], sizes=sizes
+        )
         row_seconds = timed_seconds * row_flops[0] / flops(sizes, timed)
         seconds = rows_per_step * row_seconds * training.steps
         basis = f"measured here, on {sum(timed):,} tokens and one and two of its layers"
@@ -206,6 +209,7 @@ def _time_row_start(
     recipe: TrainRecipe,
     config: PretrainedConfig,
     documents: Sequence[int],
+    *,
     sizes: Sizes,
 ) -> tuple[list[int], float]:
     """Return the documents of as much of a row as is timed here, and its seconds."""
@@ -245,6 +249,7 @@ def measure_row(
     bounds = list(accumulate(lengths, initial=0))
     ids = torch.randint(config.vocab_size, (1, bounds[-1]))
     batch = on_device(packed_batch(ids, bounds), device)
+    # Two models, so that the embedding and the head are counted once.
     one_layer, two_layers = (
         _time_layers(recipe, config, batch, layers=layers) for layers in (1, 2)
     )

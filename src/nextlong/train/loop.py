@@ -65,6 +65,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         ready = prepare(recipe)
         device = models.accelerator()
         ready.begin(resumes=bool(checkpoints_in(out)))
+        # Compiled layers of rows of one document have another graph.
         is_packed = _holds_packed_rows(ready)
         model = models.make_model(recipe, ready.config, is_packed=is_packed)
         model = model.to(device)
@@ -74,8 +75,12 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         for line in [*ready.notes(), f"device: {device}", checked]:
             tables.say(line, console)
 
-        optimizer = models.optimizer_for(model, recipe)
-        training = _Training(ready, device, model, optimizer)
+        training = _Training(
+            ready=ready,
+            device=device,
+            model=model,
+            optimizer=models.optimizer_for(model, recipe),
+        )
         done = training.resume(console)
         steps = recipe.training.steps
         if done >= steps:
@@ -189,6 +194,7 @@ class _Training:
             if is_last or number % recipe.held_out.every_steps == 0:
                 self._measure(logs, number)
             if is_last or number % recipe.checkpoints.every_steps == 0:
+                # A checkpoint is never ahead of the logs.
                 logs.flush()
                 self.save(number)
 
@@ -254,6 +260,7 @@ class _Training:
             part.backward()
             total += part.detach()
         loss = float(total)
+        # Without clipping only the norm is computed.
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), training.clip or float("inf")
         )
@@ -349,6 +356,7 @@ class _Training:
                 name_in_file.sub(r"\1.default.weight", name): tensor
                 for name, tensor in weights.items()
             }
+        # Tied weights are in the file once, adapters without their base.
         self.model.load_state_dict(weights, strict=False)
         states = torch.load(checkpoint / _OPTIMIZER, weights_only=True, mmap=True)
         self.optimizer.load_state_dict(states)

@@ -171,6 +171,7 @@ class _HeadLoss(torch.autograd.Function):  # type: ignore[misc]
         (loss_gradients,) = upstream
         trains_states, trains_weight, trains_bias = ctx.needs_input_grad[:3]
         state_gradients = []
+        # Sums over blocks lose too much in bfloat16, whatever the weights are.
         weight_gradient = torch.zeros_like(weight, dtype=torch.float32)
         bias_gradient = None
         if bias is not None:

@@ -208,6 +208,7 @@ def sharded_memory(
     head in bfloat16. Context parallelism divides the `tokens` of a row; each rank
     gathers the keys and values of the whole row for one layer at a time.
     """
+    # Activations are of a rank's own tokens, in bfloat16 throughout.
     local_tokens = tokens // ranks_per_row
     layer = _Layer(
         sizes=sizes,

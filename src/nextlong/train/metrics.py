@@ -185,6 +185,7 @@ def _peak_bytes() -> int:
     """Return the most memory that training has taken, of the GPU or of this process."""
     if torch.cuda.is_available():
         return int(torch.cuda.max_memory_allocated())
+    # macOS counts bytes, Linux kibibytes.
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
@@ -205,9 +206,11 @@ def draw(out: Path) -> Path | None:
         return None
     charts = {}
     for title, lines in _charts(out).items():
+        # Validations may have no distances, or no spans at all.
         drawn = {name: points for name, points in lines.items() if points}
         if drawn:
             charts[title] = drawn
+    # The same logs give the same bytes.
     style: Any = {
         "svg.hashsalt": "nextlong",
         "axes.spines.top": False,

@@ -76,6 +76,7 @@ class Prepared:
 
     def micro_batches(self, step: int) -> NDArray[np.int64]:
         """Return the row numbers of a step (from 0), (micro-batches, micro_batch_rows)."""
+        # Rows that fill no step are left over at the end of an epoch.
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         order = epoch_order(
             len(self.rows), order="shuffled", seed=self.recipe.seed, epoch=epoch
@@ -120,6 +121,7 @@ class Prepared:
                 fix="choose another `out`",
             )
         record = store.read_json(folder / RECORD)
+        # The first keys that differ are told by name.
         then = dict(flattened(record["recipe"]))
         now = dict(flattened(self.recipe.trained_keys()))
         changed = [
@@ -161,6 +163,7 @@ def prepare(recipe: TrainRecipe) -> Prepared:
     if data.runs:
         run_tokenizer = TokenizerFiles.of(Run(data.runs[0]).steps).tokenizer
         run_vocabulary = Tokenizer.from_file(str(run_tokenizer)).get_vocab_size()
+    # Only a model from scratch takes the vocabulary of the run.
     config = config_of(recipe, vocabulary=run_vocabulary)
     tokenizer = _tokenizer_of(
         recipe, run_tokenizer=run_tokenizer, vocabulary=config.vocab_size
@@ -288,6 +291,7 @@ def _tokenizer_of(
     path = recipe.model.path
     tokenizer = None
     if path is not None:
+        # Not every model comes with one, and training reads ids.
         with suppress(OSError, ValueError, KeyError):
             tokenizer = transformers.AutoTokenizer.from_pretrained(path)
     elif run_tokenizer is not None:

@@ -208,6 +208,7 @@ class Training(Section):
         It would reach `min_lr_ratio` one step after the last, so that no step is
         computed for nothing.
         """
+        # Counted from 1, so that the first step has a rate above 0.
         if step <= self.warmup_steps:
             return self.lr * step / self.warmup_steps
         done = (step - self.warmup_steps) / (self.steps + 1 - self.warmup_steps)
@@ -388,6 +389,7 @@ def check_supported(
     supported = {**_ALWAYS_SUPPORTED, **keys}
     unsupported = []
     for key, value, default in _leaves(recipe):
+        # A section in `keys` stands for all of its keys.
         section = key.split(".")[0]
         values = supported.get(section, (default,))
         if key in supported:
@@ -504,6 +506,7 @@ def recipe_from(
 ) -> TrainRecipe:
     """Return the recipe of a preset, or of the defaults, over the user's data and model."""
     unused = set()
+    # One run has no mix, and a named model replaces the one from scratch.
     if len(data.get("runs", ())) == 1:
         unused |= {"data.mix", "data.by"}
     if model is not None:

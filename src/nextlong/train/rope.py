@@ -39,6 +39,7 @@ def set_rope_base(
     kind = parameters["rope_type"]
     own_base = parameters["rope_theta"]
     if kind != "default" and recipe.model.rope_scaling == "replace":
+        # The factors of the scaling that is replaced.
         for key in parameters.keys() - {"rope_theta", "partial_rotary_factor"}:
             del parameters[key]
         parameters["rope_type"] = "default"

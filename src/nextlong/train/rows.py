@@ -81,6 +81,8 @@ class TrainingRows:
         source = self.read(row)
         self._check_vocabulary(row, source.ids)
         lengths = source.lengths
+        # Which tokens see each other: lengths become those of the documents of the
+        # mask.
         if self.attention == "row":
             lengths = lengths.sum(keepdims=True)
         elif self.attention == "document":
@@ -96,6 +98,7 @@ class TrainingRows:
         bounds = list(accumulate(lengths.tolist(), initial=0))
         batch = packed_batch(ids[None], bounds)
         labels = batch["labels"][0]
+        # What is not predicted is read all the same.
         if source.is_target is not None:
             labels[~torch.from_numpy(source.is_target)] = IGNORED
         return TrainingRow(
@@ -142,6 +145,7 @@ def packed_batch(input_ids: torch.Tensor, bounds: Sequence[int]) -> dict[str, An
     labels = input_ids.clone()
     # The previous document must not predict the first token of the next.
     labels[0, starts] = IGNORED
+    # Positions begin at 0 in each document.
     start_of_token = starts.repeat_interleave(edges.diff(), output_size=bounds[-1])
     positions = torch.arange(bounds[-1]) - start_of_token
     return {

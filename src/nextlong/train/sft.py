@@ -55,6 +55,7 @@ def fine_tune(recipe: TrainRecipe, console: Console) -> Path:
                 tables.say(line, console)
         trainer = _trainer(ready)
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        # Whole or not at all, as of nextlong's own loop.
         work = out / ".work-final"
         trainer.save_model(str(work))
         if is_first_rank:
@@ -123,6 +124,7 @@ def _trainer(ready: Prepared) -> Any:
     def collate(batch: Sequence[Json]) -> Json:
         return flat([ready.rows[numbered["row"]] for numbered in batch])
 
+    # Our attention, but TRL's own loss and checkpointing.
     model = models.load_weights(recipe, ready.config)
     if recipe.compile == "on":
         compile_layers(model, backend=models.COMPILER)

@@ -50,6 +50,7 @@ def sizes_of(config: PretrainedConfig) -> Sizes:
 
     heads = config.num_attention_heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    # Models without grouped-query attention name none.
     key_value_heads = getattr(config, "num_key_value_heads", None) or heads
     return Sizes(
         parameters=parameters,
@@ -69,6 +70,7 @@ def sizes_of(config: PretrainedConfig) -> Sizes:
 
 def _feed_forward_width(config: PretrainedConfig) -> int:
     """Return the width of the feed-forward layer, or of all experts of a token."""
+    # Where none is named it is four times as wide, as in GPT-2.
     width = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     width = getattr(config, "moe_intermediate_size", None) or width
     experts = getattr(config, "num_experts_per_tok", None) or 1

@@ -64,6 +64,7 @@ def _is_on_side(
 
 def _run_rows(data: Data, *, split: str) -> TrainingRows:
     """Return the rows of finished runs with their spans, in `SequenceDataset`'s order."""
+    # The order and the rows are those of an export with the same settings.
     options: dict[str, Any] = {"mix": data.mix, "by": data.by, "pack": data.pack}
     # Without a split, every sequence is trained on, and its options must not be given.
     if data.validation:
@@ -212,7 +213,12 @@ def _source_row(table: pa.Table, row: _ParquetRow) -> SourceRow:
             f"{', '.join(ROLES)}",
             fix=_PARQUET_FIX,
         )
-    return SourceRow(ids, row.lengths, _spans_of(row_spans, row.lengths), is_target)
+    return SourceRow(
+        ids=ids,
+        lengths=row.lengths,
+        spans=_spans_of(row_spans, row.lengths),
+        is_target=is_target,
+    )
 
 
 def _targets_in(
@@ -307,6 +313,7 @@ def _rows_in(path: Path) -> Iterator[_ParquetRow]:
     _check_columns(path, file)
     # Without lengths, a row is one sequence.
     has_lengths = "seq_lengths" in file.schema_arrow.names
+    # Lists of lengths are short; ids are read only where there are none.
     read = "seq_lengths" if has_lengths else "input_ids"
     for group in range(file.num_row_groups):
         _check_ids(path, file, group)
@@ -321,7 +328,12 @@ def _rows_in(path: Path) -> Iterator[_ParquetRow]:
             lengths = np.array([len(listed)])
             if has_lengths:
                 lengths = listed.values.to_numpy()
-            yield _ParquetRow(path, group, index, lengths.astype(np.int64))
+            yield _ParquetRow(
+                path=path,
+                group=group,
+                number=index,
+                lengths=lengths.astype(np.int64),
+            )
 
 
 def _check_columns(path: Path, file: pq.ParquetFile) -> None:

@@ -85,6 +85,7 @@ def _close(folder: Path, shards: Sequence[_ArrowShard]) -> None:
         "license": "",
     }
     hashes = "".join(shard.xxh3 for shard in shards)
+    # As `datasets` writes it; only files and fingerprint differ.
     state: Json = {
         "_data_files": [{"filename": shard.file} for shard in shards],
         "_fingerprint": xxhash.xxh3_64_hexdigest(hashes.encode()),

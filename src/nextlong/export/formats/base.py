@@ -202,6 +202,7 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
     It is padded if `options` request it.
     """
     occupied = block.document_lengths  # (D,) tokens of each document with its padding
+    # Ids and offsets are copied only where documents are padded.
     multiple = options.keys.get("pad_documents_to")
     if multiple:
         lengths = block.document_lengths.astype(np.int64)
@@ -285,6 +286,7 @@ def _labels(block: Resolved, occupied: NDArray[np.int32]) -> NDArray[np.int32]:
     labels = block.input_ids.copy()
     lengths = block.document_lengths
     starts = np.cumsum(occupied, dtype=np.int64) - occupied
+    # Padding lies behind the tokens of each document.
     padding = corpus_files.ranges(starts + lengths, occupied - lengths)
     labels[starts] = _IGNORED
     labels[padding] = _IGNORED

@@ -50,6 +50,7 @@ def _objects(block: Resolved) -> Iterator[Json]:
     spans = [column.to_pylist() for column in span_columns(block)]
     # The last field is the score; float32 would be written with all of its digits.
     spans[-1] = [round(score, 6) for score in spans[-1]]
+    # Offsets of the block delimit the spans and documents of each row.
     token_counts = np.diff(block.token_offsets).tolist()
     for row in range(len(block)):
         first_span, last_span = block.span_offsets[row : row + 2].tolist()

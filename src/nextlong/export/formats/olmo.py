@@ -34,6 +34,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> ShardResult
 
     Raises ExportError for a document that does not end in EOS, or has one within.
     """
+    # As OLMo-core itself chooses.
     dtype = np.dtype("<u2" if options.vocab_size <= _UINT16_VOCABULARY else "<u4")
     count = 0
     bounds = [0]  # of documents, in tokens of the file
