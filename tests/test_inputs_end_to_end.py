@@ -118,10 +118,7 @@ def test_verify_notices_documents_that_keep_other_columns(english, tmp_path, cap
     record.write_text(json.dumps(plain))
     code, out, _ = call(capfd, "verify", tmp_path / "run")
     assert code == 1
-    assert (
-        "has the metadata columns ['lang', 'score'], the recipe asks for ['score']"
-        in out
-    )
+    assert "['lang', 'score']" in out
 
 
 def test_another_condition_reads_anew_and_none_leaves_the_rest_as_it_was(table, capfd):
@@ -227,9 +224,8 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(
         "warnings"
     ]
     (told,) = [one for one in warnings if one["name"] == "missing-ids"]
-    assert told["message"].startswith(
-        "65 of 260 ingested documents have no value in the id column of ingest.sources (doc_id)"
-    )
+    assert told["message"].startswith("65 of 260 ")
+    assert "(doc_id)" in told["message"]
     assert (
         call(capfd, "run", recipe_of(path, id="id"))[0] == 0
     )  # the default: nobody named it, so nothing is amiss
@@ -280,15 +276,11 @@ def test_tables_too_many_to_be_looked_into_are_judged_once_they_are_read(
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"many/{number}.parquet")
     recipe = recipe_of(tmp_path / "x", path=str(tmp_path / "many"), id="docid")
     monkeypatch.setattr(checks, "_MAX_ID_FILES", 3)
-    assert "0.parquet has no such column" in " ".join(
-        call(capfd, "run", recipe)[2].split()
-    )
+    assert "0.parquet" in call(capfd, "run", recipe)[2]
     monkeypatch.setattr(checks, "_MAX_ID_FILES", 2)
     code, _, err = call(capfd, "run", recipe)
-    assert (
-        code,
-        "documents of t has a value in this column" in " ".join(err.split()),
-    ) == (2, True)
+    assert code == 2
+    assert "documents of t" in err
 
 
 def test_json_lines_beside_tables_may_have_the_ids(tmp_path, capfd):
@@ -329,9 +321,7 @@ def test_ids_that_several_documents_have_are_told(tmp_path, capfd):
         "warnings"
     ]
     (told,) = [one["message"] for one in warnings if one["name"] == "same-ids"]
-    assert told.startswith(
-        f"{len(ids) - len(set(ids))} of 260 documents have the id of an earlier one of their source"
-    )
+    assert told.startswith(f"{len(ids) - len(set(ids))} of 260 ")
     shared = re.search(
         r"in source t, '(d\d+)' is the id of “(.*) …” and of “(.*) …”", told
     )
@@ -368,10 +358,8 @@ def test_a_column_that_no_json_line_has_is_refused_once_all_are_read(tmp_path, c
     )
     code, _, err = call(capfd, "run", recipe)
     assert code == 2
-    assert (
-        "ingest.sources[0].metadata: none of 260 documents of t has a value in 'lang'"
-        in err
-    )
+    assert err.startswith("error: ingest.sources[0].metadata: ")
+    assert "'lang'" in err
 
 
 @pytest.mark.parametrize("suffix", [".parquet", ".jsonl", ".csv", ".txt"])
@@ -445,6 +433,6 @@ def test_files_that_are_not_utf_8_beside_others_that_are_are_named(tmp_path, cap
         text = f"Der Hafen, Größe {number}, ist schön. " * 100
         (folder / f"{number}.txt").write_bytes(text.encode(encoding))
     _, out, _ = call(capfd, "init", tmp_path / "r.yaml", folder, "--tokenizer", "512")
-    assert "some files are not UTF-8: 7.txt" in " ".join(out.split())
+    assert "UTF-8: 7.txt" in " ".join(out.split())
     (source,) = nextlong.Recipe.load(tmp_path / "r.yaml").ingest.sources
     assert source.encoding is None

