@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -145,6 +145,24 @@ def search(
     """
     until = time.monotonic() + seconds
     documents: list[Json] = []
+    for place, share, batches in _batches(corpus, query, first=first):
+        # One batch is searched however short the time is, so that each request goes on.
+        if place != first and time.monotonic() > until:
+            return MatchingDocuments(documents, place, share)
+        is_shown = len(documents) < limit
+        batch, rows, first_doc_id = batches.search(place, is_shown=is_shown)
+        for row in rows:
+            if len(documents) == limit:
+                return MatchingDocuments(documents, place._replace(row=row), share)
+            document = _document(batch, row, query)
+            documents.append(document | {"doc_id": first_doc_id + row})
+    return MatchingDocuments(documents, None, 1.0)
+
+
+def _batches(
+    corpus: CorpusFiles, query: Query, *, first: Place
+) -> Iterator[tuple[Place, float, _ShardBatches]]:
+    """Yield where each batch begins from `first` on, and the share before it."""
     shards = len(corpus.documents)
     for shard in range(first.shard, shards):
         with ExitStack() as files:
@@ -153,30 +171,9 @@ def search(
                 if (shard, index) < (first.shard, first.batch):
                     batches.skip(index)
                     continue
-                is_first = (shard, index) == (first.shard, first.batch)
-                share = (shard + index / batches.count) / shards
-                # One batch is searched however short the time is, so that each request
-                # goes on.
-                if not is_first and time.monotonic() > until:
-                    return MatchingDocuments(documents, Place(shard, index), share)
-                first_row = first.row if is_first else 0
-                batch, rows, doc_row = batches.search(
-                    index, first_row, is_shown=len(documents) < limit
-                )
-                for row in rows:
-                    if len(documents) == limit:
-                        after = Place(shard, index, row)
-                        return MatchingDocuments(documents, after, share)
-                    doc_id = shard << schemas.SHARD_BITS | (doc_row + row)
-                    documents.append(
-                        _document(
-                            batch=batch,
-                            row=row,
-                            doc_id=doc_id,
-                            query=query,
-                        )
-                    )
-    return MatchingDocuments(documents, None, 1.0)
+                # The first batch is searched from a row on.
+                place = max(first, Place(shard, index))
+                yield place, (shard + index / batches.count) / shards, batches
 
 
 class _ShardBatches:
@@ -203,17 +200,17 @@ class _ShardBatches:
         return before
 
     def search(
-        self, index: int, first_row: int, *, is_shown: bool
+        self, place: Place, *, is_shown: bool
     ) -> tuple[pa.RecordBatch, list[int], int]:
-        """Return a batch, its matching rows from one on, and the documents before it.
+        """Return a batch, its matching rows from one on, and the doc_id of its first row.
 
         The batch has texts only if a document of it `is_shown`.
         """
-        before = self.skip(index)
+        before = self.skip(place.batch)
         query = self._query
-        batch = self._searched.get_batch(index)
+        batch = self._searched.get_batch(place.batch)
         # Whether each row of the batch matches; the cheap columns first.
-        fits = np.arange(batch.num_rows) >= first_row
+        fits = np.arange(batch.num_rows) >= place.row
         if query.name:
             fits &= _contain_term(batch.column("source_id"), query.name)
         if query.text:
@@ -223,13 +220,13 @@ class _ShardBatches:
             fits &= np.asarray(equal)
         rows = np.flatnonzero(fits).tolist()
         if rows and not query.text and is_shown:
-            batch = self._whole.get_batch(index)
-        return batch, rows, before
+            batch = self._whole.get_batch(place.batch)
+        return batch, rows, (place.shard << schemas.SHARD_BITS) + before
 
 
-def _document(batch: pa.RecordBatch, row: int, doc_id: int, query: Query) -> Json:
+def _document(batch: pa.RecordBatch, row: int, query: Query) -> Json:
     """Return a row of a batch with all columns as a list shows it."""
-    document: Json = {"doc_id": doc_id}
+    document: Json = {}
     for name in ("source", "source_id", "text"):
         document[name] = batch.column(name)[row].as_py()
     document["snippet"] = snippet(document["text"], query.text)
