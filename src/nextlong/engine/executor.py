@@ -132,6 +132,8 @@ def one_thread() -> Iterator[None]:
     matrices of a report, threads that wait for each other beside busy workers took 2.8 s
     instead of 0.05 s.
     """
+    # Libraries read the variables when they are loaded; those that are loaded already
+    # have to be told.
     with environment(ONE_THREAD), threadpool_limits(1):
         yield
 
@@ -212,6 +214,7 @@ def sigterm_raises() -> Iterator[None]:
         yield
         return
 
+    # From the first SIGTERM on, the next one is ignored, so that the cleanup ends.
     def terminate(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Terminated
@@ -259,6 +262,7 @@ def held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number, handler in handlers.items():
             signal.signal(number, handler or signal.SIG_DFL)
+        # The signal is raised again, now for the handler that was set before.
         if caught:
             signal.raise_signal(caught[0])
 
@@ -277,6 +281,7 @@ def memory_bytes() -> int:
     That of the container if there is one, or the memory of the machine.
     """
     limits = [int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))]
+    # The machine may have more memory than the container may use.
     for path in _CONTAINER_LIMITS:
         if path.is_file():
             limit = path.read_text(encoding="ascii").strip()

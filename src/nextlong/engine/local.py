@@ -105,6 +105,7 @@ class LocalExecutor(Executor):
         if resources.gpu == "needed":
             return bool(self._free_gpus())
         spare = 1 if resources.at_once is None else 0
+        # A task on a GPU has a process of its own, beside the pool.
         on_processors = [task for task in self._running.values() if task.gpu is None]
         return len(on_processors) < self.cpus + spare
 
@@ -135,6 +136,8 @@ class LocalExecutor(Executor):
             pool = ProcessPoolExecutor(
                 processes, mp_context=context, initializer=_prepare_worker
             )
+            # A worker that imports a script without a guard ends here, before it gets a
+            # task.
             try:
                 pool.submit(os.getpid).result()
             except BrokenProcessPool:
@@ -278,6 +281,7 @@ def _prepare_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(ONE_THREAD)
 
+    # No orphan may write into a run directory that a new run has locked.
     def die_with_parent() -> None:
         parent = multiprocessing.parent_process()
         if parent is not None:

@@ -40,6 +40,7 @@ class Clock:
 
     def advance(self, seconds: float) -> None:
         """Record a finished task that took this many seconds."""
+        # The first task tells when it started; before that, it may have waited.
         if not self.tasks:
             self._start_s = max(self._start_s, time.monotonic() - seconds)
         self.tasks += 1
@@ -148,6 +149,7 @@ class _Bars(Lines):
 
         For a single task the bar is indeterminate.
         """
+        # Steps overlap, and one live display shows the bars of all.
         if not self._live.tasks:
             self._live.start()
         clock = Clock()

@@ -190,6 +190,7 @@ class RayExecutor(Executor):
             for reference, task in self._running.items():
                 if task.actor is None:
                     ray.cancel(reference, force=True)
+        # Ending an actor frees its GPU for others.
         for actor in self._actors:
             ray.kill(actor.handle)
         self._actors.clear()
@@ -236,6 +237,7 @@ class RayExecutor(Executor):
 
         There is one actor per GPU of the cluster, or one that waits for the first GPU.
         """
+        # The cluster may have grown or shrunk since the last look.
         gpus = self.gpus
         if not gpus and not self._waits_for_gpu:
             self._tell(
@@ -268,6 +270,7 @@ class RayExecutor(Executor):
             self._failed_starts = 0
         except ray.exceptions.RayError as error:
             self._actors.remove(actor)
+            # Each GPU of a lost node had an actor, whose losses are one failure.
             node_id = _NODE_ID.search(str(error))
             if node_id is not None:
                 if node_id[1] in self._lost_nodes:
@@ -504,6 +507,7 @@ def _error_of(label: str, outcome: _Outcome) -> Exception:
             problem=f"it cannot run on node {node}, which has no folder {outcome.value}",
             fix=f"mount it under the same path on every node, {_KEPT}",
         )
+    # An error that cannot be pickled, or not be read here, is shown as text.
     pickled, shown = outcome.value
     error: Exception
     try:

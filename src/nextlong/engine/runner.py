@@ -12,7 +12,7 @@ import shutil
 import time
 import uuid
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Container, Sequence, Set
 from contextlib import ExitStack, suppress
 from functools import cache
 from importlib import metadata
@@ -21,7 +21,7 @@ from pathlib import Path
 from nextlong.engine import store
 from nextlong.engine.executor import Executor, Resources, peak_from_now
 from nextlong.engine.progress import Clock, Reporter
-from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
+from nextlong.engine.step import Artifact, Artifacts, Join, Step, Task, Work
 from nextlong.errors import RunError
 from nextlong.text import Json
 
@@ -52,62 +52,105 @@ def run_steps(
     folders. The caller holds the lock of the run directory. Raises RunError for altered
     files, a full disk or an unwritable folder, and any NextlongError of a task.
     """
-    reporter = reporter or Reporter()
     finished = dict(known or {})
     numbered = enumerate(steps, start=len(finished) + 1)
     waiting = {
         place: step for place, step in numbered if only is None or step.name in only
     }
     names = [step.name for step in waiting.values()]
-    unfinished = set(names)
-    running: dict[int, _Running] = {}  # by place on the route
-    reused: list[str] = []  # steps not yet reported as reused
+    route = _Route(waiting, finished, run_dir, executor, reporter or Reporter())
+    with store.explained(run_dir), route.endings:
+        while route.waiting or route.running:
+            route.start_ready()
+            ended = route.finish_ended()
+            # Start the steps that have become ready.
+            if ended or not route.running:
+                continue
+            route.work()
+        route.tell_reused()
+    return dict(known or {}) | {name: finished[name] for name in names}
 
-    def accept(step: Step, done: Artifact) -> None:
+
+class _Route:
+    """The steps of a run: `waiting` and `running` ones by place, and finished ones.
+
+    A step starts as soon as its own inputs are finished, beside other steps, because a
+    step of a single task uses one core.
+    """
+
+    def __init__(
+        self,
+        waiting: dict[int, Step],
+        finished: dict[str, Artifact],
+        run_dir: Path,
+        executor: Executor,
+        reporter: Reporter,
+    ) -> None:
+        self.waiting = waiting
+        self.running: dict[int, _Running] = {}
+        self.endings = ExitStack()
+        self._finished = finished
+        self._unfinished = {step.name for step in waiting.values()}
+        self._run_dir = run_dir
+        self._executor = executor
+        self._reporter = reporter
+        self._reused: list[str] = []  # steps not yet reported as reused
+
+    def start_ready(self) -> None:
+        """Start the steps whose inputs are finished, or reuse them."""
+        for place, step in list(self.waiting.items()):
+            inputs = {before.name for before in step.inputs}
+            if inputs & self._unfinished:
+                continue
+            del self.waiting[place]
+            done = find_done(step, self._run_dir)
+            if done is None:
+                self._start(place, step)
+            else:
+                store.check_files(done.folder, done.manifest)
+                store.remove_leftovers(done.folder)
+                self._reused.append(step.name)
+                self._accept(step, done)
+
+    def _start(self, place: int, step: Step) -> None:
+        work = step.work(self._finished)
+        # All of them in one line, before the lines of this step.
+        self.tell_reused()
+        folder = step.folder(self._run_dir, place=place)
+        running = _Running(step, folder, work, self._executor, self._reporter)
+        self.running[place] = running
+        self.endings.push(running.ending)
+
+    def _accept(self, step: Step, done: Artifact) -> None:
         if step.check is not None:
             step.check(done)
-        finished[step.name] = done
-        unfinished.discard(step.name)
+        self._finished[step.name] = done
+        self._unfinished.discard(step.name)
 
-    with store.explained(run_dir), ExitStack() as endings:
-        while waiting or running:
-            for place, step in list(waiting.items()):
-                if not unfinished.isdisjoint(before.name for before in step.inputs):
-                    continue
-                del waiting[place]
-                done = find_done(step, run_dir)
-                if done is not None:
-                    store.check_files(done.folder, done.manifest)
-                    store.remove_leftovers(done.folder)
-                    reused.append(step.name)
-                    accept(step, done)
-                    continue
-                work = step.work(finished)
-                # In one line, before the lines of this step.
-                if reused:
-                    reporter.kept(reused)
-                    reused = []
-                folder = step.folder(run_dir, place=place)
-                running[place] = _Running(step, folder, work, executor, reporter)
-                endings.push(running[place].ending)
-            ended = [place for place, begun in running.items() if not begun.to_do]
-            for place in ended:
-                begun = running.pop(place)
-                accept(begun.step, begun.finish())
-            # Between steps only: workers keep what they loaded for a running step.
-            if ended and not running:
-                executor.release_memory()
-            # Start the steps that have become ready.
-            if ended or not running:
-                continue
-            # Tasks of earlier steps come first.
-            for place, begun in sorted(running.items()):
-                begun.hand_over(place, executor)
-            for place, part in executor.ended():
-                running[place].add(part)
-        if reused:
-            reporter.kept(reused)
-    return dict(known or {}) | {name: finished[name] for name in names}
+    def finish_ended(self) -> bool:
+        """Finish the steps that have no task left; return whether there were any."""
+        ended = [place for place, begun in self.running.items() if not begun.to_do]
+        for place in ended:
+            begun = self.running.pop(place)
+            self._accept(begun.step, begun.finish())
+        # Between steps only: workers keep what they loaded for a running step.
+        if ended and not self.running:
+            self._executor.release_memory()
+        return bool(ended)
+
+    def work(self) -> None:
+        """Submit tasks, and wait for one to end."""
+        # Tasks of earlier steps come first.
+        for place, begun in sorted(self.running.items()):
+            begun.hand_over(place, self._executor)
+        for place, part in self._executor.ended():
+            self.running[place].add(part)
+
+    def tell_reused(self) -> None:
+        """Report the steps that were reused since the last report."""
+        if self._reused:
+            self._reporter.kept(self._reused)
+            self._reused = []
 
 
 def find_done(step: Step, run_dir: Path) -> Artifact | None:
@@ -142,7 +185,8 @@ class _Running:
     """A running step.
 
     Joins are numbered after its tasks; `_parts` holds the results of finished tasks by
-    number. With `among`, the tasks of one array job, files that other jobs may be writing are left alone.
+    number. With `among`, the tasks of one array job, files that other jobs may be writing
+    are left alone.
     """
 
     def __init__(
@@ -154,94 +198,99 @@ class _Running:
         reporter: Reporter,
         among: range | None = None,
     ) -> None:
-        self.step, self._work, self._folder = step, work, folder
+        self.step = step
+        self._work = work
+        self._folder = folder
         self._resources = step.needs(work, executor)
         self._in_flight = 0
-        numbers = range(len(work.tasks) + len(work.joins)) if among is None else among
-        if among is None:
+        self._joins: dict[int, Join] = {}
+        numbers = among
+        if numbers is None:
+            numbers = range(len(work.tasks) + len(work.joins))
+            self._joins = dict(enumerate(work.joins, start=len(work.tasks)))
             store.remove_leftovers(folder)
         self._parts = store.confirmed_parts(folder, among=numbers)
-        self._joins = (
-            dict(enumerate(work.joins, start=len(work.tasks))) if among is None else {}
-        )
+        # Members of a finished join are not run again; a kill may have left their files.
         replaced: set[int] = set()
-        for number in (
-            self._joins.keys() & self._parts.keys()
-        ):  # members of a finished join are not run again
+        for number in self._joins.keys() & self._parts.keys():
             replaced.update(self._replace(number))
-        order = [number for number in numbers if number < len(work.tasks)]
-        if step.sizes is not None:
-            order.sort(key=step.sizes.__getitem__, reverse=True)
-        self._left = deque(
-            number
-            for number in order
-            if number not in self._parts and number not in replaced
-        )
-        left = {
-            number: join
-            for number, join in self._joins.items()
-            if number not in self._parts
-        }
-        self._join_of = {
-            member: number for number, join in left.items() for member in join.members
-        }
-        # The number of unfinished members of each unfinished join.
-        self._missing = {
-            number: len({*join.members} - {*self._parts})
-            for number, join in left.items()
-        }
-        # A join whose members are all finished comes first, so that few files of members exist at a time.
-        self._left.extendleft(
-            number for number, missing in self._missing.items() if not missing
-        )
-        done = len(self._parts) + len(replaced)
-        self.to_do = len(numbers) - done
+        done = self._parts.keys() | replaced
+        self.to_do = len(numbers) - len(done)
+        self._left = deque(self._tasks_left(numbers, done))
+        self._join_of: dict[int, int] = {}  # by member
+        self._missing: dict[int, int] = {}  # unfinished members of each unfinished join
+        self._plan_joins()
         self._clock = Clock()
         folder.mkdir(parents=True, exist_ok=True)
-        self.ending = ExitStack()  # ends the progress report
+        # Ends the progress report.
+        self.ending = ExitStack()
         if among is None:
             self.ending.push(self._remove_if_empty)
-        self._advance = self.ending.enter_context(
-            reporter.step(step.name, done=done, total=len(numbers))
-        )
+        progress = reporter.step(step.name, done=len(done), total=len(numbers))
+        self._advance = self.ending.enter_context(progress)
+
+    def _tasks_left(self, numbers: range, done: Set[int]) -> list[int]:
+        """Return the tasks that are to run, the largest first."""
+        order = [number for number in numbers if number < len(self._work.tasks)]
+        if self.step.sizes is not None:
+            order.sort(key=self.step.sizes.__getitem__, reverse=True)
+        return [number for number in order if number not in done]
+
+    def _plan_joins(self) -> None:
+        """Count the unfinished members of each join that has not run."""
+        for number, join in self._joins.items():
+            if number in self._parts:
+                continue
+            for member in join.members:
+                self._join_of[member] = number
+            self._missing[number] = len({*join.members} - self._parts.keys())
+        # A join whose members are all finished comes first, so that few files of members
+        # exist at a time.
+        ready = [number for number, missing in self._missing.items() if not missing]
+        self._left.extendleft(ready)
 
     def _remove_if_empty(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:  # succeeds only if no task had finished
+        # This succeeds only if no task had finished.
+        if kind is not None:
             with suppress(OSError):
                 self._folder.rmdir()
 
     def hand_over(self, place: int, executor: Executor) -> None:
+        """Submit tasks as long as the executor has room for them."""
         at_once = self._resources.at_once
         while self._left and (at_once is None or self._in_flight < at_once):
             number = self._left[0]
-            join = self._joins.get(number)
-            resources = (
-                self._resources if join is None else Resources()
-            )  # a join only moves bytes
+            # A join only moves bytes.
+            is_join = number in self._joins
+            resources = Resources() if is_join else self._resources
             if not executor.has_room(resources):
                 return
             self._left.popleft()
             self._in_flight += 1
-            if join is None:
-                task = self._work.tasks[number]
-            else:
-                counts = (self._parts[member]["counts"] for member in join.members)
-                task = join.make(
-                    [self.step.result.model_validate(result) for result in counts]
-                )
-            label = f"{self.step.name} task {number}"
             executor.submit(
                 place,
                 _run_task,
-                task,
+                self._join_task(number) if is_join else self._work.tasks[number],
                 self._folder,
                 number,
                 resources=resources,
-                label=label,
+                label=f"{self.step.name} task {number}",
             )
 
+    def _join_task(self, number: int) -> Task:
+        """Return the task of a join, which gets the results of its members."""
+        join = self._joins[number]
+        results = []
+        for member in join.members:
+            counts = self._parts[member]["counts"]
+            results.append(self.step.result.model_validate(counts))
+        return join.make(results)
+
     def _replace(self, number: int) -> Sequence[int]:
-        """Delete the files that a finished join replaces; return the tasks that wrote them."""
+        """Delete the files that a finished join replaces.
+
+        Return the tasks that wrote them.
+        """
         join = self._joins[number]
         if not join.replaces:
             return ()
@@ -251,13 +300,15 @@ class _Running:
         return join.members
 
     def add(self, part: store.TaskPart) -> None:
+        """Record a finished task; the last member of a join makes that ready."""
         self._in_flight -= 1
         self.to_do -= 1
         number = part["index"]
         self._parts[number] = part
         if number in self._joins:
             self._replace(number)
-        elif (join := self._join_of.get(number)) is not None:
+        elif number in self._join_of:
+            join = self._join_of[number]
             self._missing[join] -= 1
             if not self._missing[join]:
                 self._left.appendleft(join)
@@ -267,7 +318,8 @@ class _Running:
     def finish(self) -> Artifact:
         """Write the manifest, with the versions of Python and of packages."""
         self.ending.close()
-        step, parts = self.step, self._parts
+        step = self.step
+        parts = self._parts
         for number, join in self._joins.items():
             if not join.replaces:
                 parts[number]["closes"] = True

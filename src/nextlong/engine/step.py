@@ -148,6 +148,7 @@ class Step:
             self.config,
             [step.fingerprint for step in self.inputs],
         ]
+        # The inputs' fingerprints cover everything before this step.
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
@@ -201,6 +202,7 @@ class Artifact:
         if self.manifest["parts"] and not names:
             suffixes = (suffix,) if isinstance(suffix, str) else suffix
             raise self.of_earlier_version(" or ".join(suffixes))
+        # By their numbers, because shard 10,000 has more digits than shard 9,999.
         names.sort(key=_numbers_in)
         return Files(self.folder / name for name in names)
 
@@ -221,6 +223,7 @@ class Artifact:
         """
         results = []
         for part in self.manifest["parts"]:
+            # A closing task joins the others, so it has no result of its own.
             if part.get("closes"):
                 continue
             try:

@@ -111,6 +111,7 @@ def write_file(path: Path, content: str | bytes) -> None:
     if isinstance(content, str):
         content = content.encode("utf-8")
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # The data must be on disk before the name, or the name could lead to nothing.
     try:
         with temporary.open("wb") as file:
             file.write(content)
@@ -205,6 +206,7 @@ def commit_part(
     }
     if peak_bytes is not None:
         marker["peak_bytes"] = peak_bytes
+    # The marker comes last: where it is, all files are.
     temporary = work / "marker"
     temporary.write_text(json.dumps(marker), encoding="utf-8")
     temporary.replace(folder / _MARKER.format(index))
@@ -270,6 +272,7 @@ def check_files(
         for name, record in part["files"].items():
             files.append((folder / name, record))
     verdicts = _together(partial(_seems_intact, trust=trust), files)
+    # Most files are intact by their time alone; only the others are read.
     doubtful = []
     for (path, _), is_intact in zip(files, verdicts, strict=True):
         if is_intact is None:
@@ -354,6 +357,7 @@ def locked(
                 fix=_OTHER_FOLDER,
             ) from None
         lock = _hold(run_dir / ".lock", kind | fcntl.LOCK_NB)
+    # A process that holds the directory alone may remove what killed processes left.
     with lock:
         if mode == "alone":
             remove_leftovers(run_dir)

@@ -238,12 +238,9 @@ def _columns(
         records = random.Random(0).sample(records, _SAMPLE_ROWS)
     choice = choose_columns([_without(record, id) for record in records])
     if named is not None:
-        if id in named:
-            fix = "name another column for one of them"
-            raise arguments.wrong("id", id, "is a column of the text", fix=fix)
-        own_id = None if choice.id in named else choice.id
-        return _Columns(named, id or own_id or "id")
+        return _Columns(named, _id_beside(named, id, choice))
     id_column = id or choice.id or "id"
+    # Strings have no columns.
     if not records:
         return _Columns(("text",), id_column)
     if choice.text is None:
@@ -255,6 +252,20 @@ def _columns(
         )
     _tell_choice(choice, choice.text, tell)
     return _Columns((choice.text,), id_column)
+
+
+def _id_beside(
+    texts: tuple[str, ...], id_column: str | None, choice: ColumnChoice
+) -> str:
+    """Return the column of the ids where the columns of the text are given."""
+    if id_column in texts:
+        fix = "name another column for one of them"
+        raise arguments.wrong("id", id_column, "is a column of the text", fix=fix)
+    if id_column:
+        return id_column
+    if choice.id and choice.id not in texts:
+        return choice.id
+    return "id"
 
 
 def _named_columns(text: str | Sequence[str]) -> tuple[str, ...]:
