@@ -123,15 +123,18 @@ def filter_near_duplicates(
             compared = compare(shingles.of(chunks[walked]), **rule)
             is_suspicious = 2 * compared.count_suspected() > len(walked)
             if is_suspicious:
-                usable = estimate_usable(chunks, shingles, rule)
+                if known_pairs.knows(chunks):
+                    known = known_pairs.against(document)
+                usable = estimate_usable(chunks, shingles, rule, known)
                 usable_chars = usable * np.concatenate(candidates.chars).mean()
                 is_hopeless = usable_chars < _HOPELESS_SHARE * needed_chars
                 are_copies = usable < _FEW_USABLE * len(chunks)
                 if is_hopeless or (are_copies and usable_chars < drafted_chars):
                     return None
                 # Such a draft looks several times as far as others, step by step.
-                known_pairs.learn(chunks, shingles, weights, threshold)
-                known = known_pairs.against(document)
+                if known is None:
+                    known_pairs.learn(chunks, shingles, weights, threshold)
+                    known = known_pairs.against(document)
         if known is None:
             copies = pair_up(compared)
         else:
@@ -273,7 +276,10 @@ def _marked(numbers: _Ids, count: int) -> _Bools:
 
 
 def estimate_usable(
-    chunks: _Ids, shingles: ShingleStore, rule: ComparisonRule
+    chunks: _Ids,
+    shingles: ShingleStore,
+    rule: ComparisonRule,
+    known: KnownCandidates | None = None,
 ) -> float:
     """Return about how many of the chunks repeat neither the document nor each other.
 
@@ -286,7 +292,10 @@ def estimate_usable(
     count = min(_SAMPLED_CANDIDATES, len(chunks))
     rng = rng_for(0, "near_duplicates", len(chunks))
     sampled = np.sort(rng.permutation(len(chunks))[:count])
-    copies = find_near_duplicates(shingles.of(chunks[sampled]), **rule)
+    if known is not None:
+        copies = known.find(chunks[sampled])
+    else:
+        copies = find_near_duplicates(shingles.of(chunks[sampled]), **rule)
     is_repeat = np.zeros(count, np.bool_)
     is_repeat[_repeats(copies.pairs)] = True
     first, later = copies.pairs.T

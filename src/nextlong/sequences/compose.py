@@ -201,24 +201,38 @@ def _compose_draft(
         fit.Group(pieces[start], pieces[start + 1 : stop])
         for start, stop in pairwise([*starts, len(pieces)])
     ]
-    near_duplicates: dict[int, list[int]] = {}
-    pairs = draft.column("near_duplicates").values.to_numpy().reshape(-1, 2)
-    for left, right in pairs.tolist():
-        near_duplicates.setdefault(left, []).append(right)
-        near_duplicates.setdefault(right, []).append(left)
+    pairs = draft.column("near_duplicates").values.to_numpy()
     sequence_id = draft.column("sequence_id")[0].as_py()
     spans = fit.compose_spans(
         groups,
         rules,
         rng=rng_for(seed, "position", sequence_id),
         blocked=blocked,
-        near_duplicates=near_duplicates,
+        near_duplicates=_repeats_by_chunk(pairs.reshape(-1, 2)),
         cutter=cutter,
     )
     shortage = draft.column("shortage")[0].as_py()
     if isinstance(spans, fit.Dropped) and shortage and spans.reason in _LACKS_NEGATIVES:
         return replace(spans, reason=schemas.DropReason(shortage))
     return spans
+
+
+def _repeats_by_chunk(pairs: NDArray[np.int64]) -> dict[int, list[int]]:
+    """Return, for each chunk of pairs, (n, 2), the chunks with which it is paired.
+
+    A draft over many small families of near-identical pages has tens of thousands of
+    pairs, so they are grouped as arrays.
+    """
+    chunks = np.concatenate([pairs[:, 0], pairs[:, 1]])
+    partners = np.concatenate([pairs[:, 1], pairs[:, 0]])
+    order = np.argsort(chunks, kind="stable")
+    distinct, firsts = np.unique(chunks[order], return_index=True)
+    sorted_partners = partners[order].tolist()
+    bounds = pairwise([*firsts.tolist(), len(sorted_partners)])
+    return {
+        chunk: sorted_partners[first:last]
+        for chunk, (first, last) in zip(distinct.tolist(), bounds, strict=True)
+    }
 
 
 def _drafts_and_pieces(

@@ -60,7 +60,7 @@ class KnownTexts(NamedTuple):
     sorted_hashes: U64  # (s,) of the runs of all texts
     positions: _Ints  # (s,) of these runs in `texts`
     by_words: _Ints  # (n, 2) pairs that repeat each other by their share of words
-    by_passage: _Ints  # (p, 2) pairs with the same passage: all others, some of these
+    by_passage: _Ints  # (p, 2) other pairs, with the same passage
 
 
 class KnownPairs:
@@ -88,6 +88,12 @@ class KnownPairs:
                     return
         self._known = _judge(chunks, shingles.of(chunks), weights, threshold)
 
+    def knows(self, chunks: _Ints) -> bool:
+        """Return whether chunks were compared with each other."""
+        if self._known is None:
+            return False
+        return bool(np.isin(chunks, self._known.chunks).all())
+
     def against(self, document: ComparedDocument) -> KnownCandidates:
         """Return the known chunks, compared with a document."""
         known = self._known
@@ -113,13 +119,12 @@ class KnownCandidates(NamedTuple):
         order = np.full(len(is_free), -1)
         indices = np.arange(len(chunks))
         order[numbers] = np.where(is_free[numbers], indices, -1)
-        pairs = _reordered(known.by_words, order)
+        repeats = _reordered(known.by_words, order)
         passages = _reordered(known.by_passage, order)
         only_passage = self.by_passage[numbers]
         only_passage[passages] = True
-        only_passage[pairs] = False
-        if len(passages):
-            pairs = np.unique(np.concatenate([pairs, passages]), axis=0)
+        only_passage[repeats] = False
+        pairs = _ascending(np.concatenate([repeats, passages]), len(chunks))
         return NearDuplicates(~is_free[numbers], pairs, only_passage)
 
 
@@ -140,8 +145,10 @@ def _judge(
         texts, document=_NO_DOCUMENT, weights=weights, threshold=threshold
     )
     repeats = repeating(compared.texts, compared.shared, compared.suspects)
-    by_words = np.concatenate([repeats, compared.pairs_of_equals()])
+    kinds_by_words = np.concatenate([repeats, compared.pairs_of_equals()])
+    by_words = compared.distinct.pairs(compared.others[kinds_by_words])
     passages = repeated_passages(compared.texts, compared.shared.kinds > 0)
+    by_passage = compared.distinct.pairs(compared.others[passages])
     positions = np.argsort(texts.hashes)
     return KnownTexts(
         chunks=chunks,
@@ -149,8 +156,8 @@ def _judge(
         texts=Texts.of(texts, weights, threshold),
         sorted_hashes=texts.hashes[positions],
         positions=positions,
-        by_words=compared.distinct.pairs(compared.others[by_words]),
-        by_passage=compared.distinct.pairs(compared.others[passages]),
+        by_words=by_words,
+        by_passage=_without(by_passage, by_words),
     )
 
 
@@ -178,8 +185,10 @@ def _joined(known: KnownTexts, new: KnownTexts) -> KnownTexts | None:
     passages = numbers[_passages_among(picked)]
     is_between = (passages[:, 0] < count) & (passages[:, 1] >= count)
 
-    by_words = [known.by_words, np.unique(repeats, axis=0), new.by_words + count]
-    by_passage = [known.by_passage, passages[is_between], new.by_passage + count]
+    repeats = _distinct(repeats)
+    other_passages = _without(passages[is_between], repeats)
+    by_words = [known.by_words, repeats, new.by_words + count]
+    by_passage = [known.by_passage, other_passages, new.by_passage + count]
     chunks = np.concatenate([known.chunks, new.chunks])
     numbers_of_chunks = np.concatenate([known.numbers, new.numbers + count])
     order = np.argsort(chunks)
@@ -326,12 +335,33 @@ def _passages_among(texts: Shingles) -> _Ints:
 
 
 def _reordered(pairs: _Ints, order: _Ints) -> _Ints:
-    """Return pairs in the `order` of their texts, ascending, without those of -1."""
+    """Return pairs in the `order` of their texts, a < b, without those of -1."""
     a = order[pairs[:, 0]]
     b = order[pairs[:, 1]]
     is_inside = np.flatnonzero((a >= 0) & (b >= 0))
-    lower = np.minimum(a[is_inside], b[is_inside])
-    higher = np.maximum(a[is_inside], b[is_inside])
-    keys = np.sort(lower * len(order) + higher)
-    rows = np.divmod(keys, max(1, len(order)))
+    a = a[is_inside]
+    b = b[is_inside]
+    return np.stack([np.minimum(a, b), np.maximum(a, b)], axis=1)
+
+
+def _ascending(pairs: _Ints, count: int) -> _Ints:
+    """Return pairs of numbers below `count` in ascending order."""
+    keys = pairs[:, 0] * count + pairs[:, 1]
+    keys.sort()
+    rows = np.divmod(keys, max(1, count))
     return np.stack(rows, axis=1)
+
+
+def _distinct(pairs: _Ints) -> _Ints:
+    """Return pairs in ascending order, each once."""
+    count = int(pairs.max(initial=0)) + 1
+    rows = np.divmod(np.unique(pairs[:, 0] * count + pairs[:, 1]), count)
+    return np.stack(rows, axis=1)
+
+
+def _without(pairs: _Ints, others: _Ints) -> _Ints:
+    """Return the pairs that are not among others."""
+    count = int(max(pairs.max(initial=0), others.max(initial=0))) + 1
+    keys = pairs[:, 0] * count + pairs[:, 1]
+    is_other = np.isin(keys, others[:, 0] * count + others[:, 1])
+    return pairs[~is_other]
