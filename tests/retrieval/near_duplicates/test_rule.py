@@ -287,6 +287,11 @@ def against_the_rule(texts, chunks, weights, threshold, *, rare=0.1, at_once=1 <
         patch.setattr(shares, "_RARE_SHARE", rare)
         patch.setattr(shares, "_AT_ONCE", at_once)
         patch.setattr(shares, "_RUNS_AT_ONCE", at_once)
+        patch.setattr(shares, "_CELLS_AT_ONCE", at_once)
+        # One at a time, every pair of texts that share a rare run is compared.
+        if at_once == 1:
+            patch.setattr(shares, "_DENSE_MATCHES", 0)
+            patch.setattr(shares, "_DENSE_MATCHES_PER_PAIR", 0)
         copies = find_near_duplicates(
             shingles(texts),
             document=documents_of([chunks])[0],

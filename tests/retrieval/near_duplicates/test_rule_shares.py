@@ -39,8 +39,11 @@ def share(words, other):
     texts=TEXTS,
     threshold=st.sampled_from([0.25, 0.5, 0.8, 1.0]),
     at_once=st.sampled_from([1, 5, 1 << 21]),
+    dense=st.sampled_from([0, 1, 1 << 18]),
 )
-def test_pairs_are_those_that_a_look_at_every_pair_finds(texts, threshold, at_once):
+def test_pairs_are_those_that_a_look_at_every_pair_finds(
+    texts, threshold, at_once, dense
+):
     expected = [
         (one, other)
         for one, words in enumerate(texts)
@@ -49,6 +52,9 @@ def test_pairs_are_those_that_a_look_at_every_pair_finds(texts, threshold, at_on
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shares, "_AT_ONCE", at_once)
+        patch.setattr(shares, "_RUNS_AT_ONCE", at_once)
+        patch.setattr(shares, "_DENSE_MATCHES", dense)
+        patch.setattr(shares, "_DENSE_MATCHES_PER_PAIR", min(dense, 8))
         assert repeating(texts, threshold) == expected
 
 

@@ -47,10 +47,17 @@ _WEIGHT_BITS: Final = 11  # a weight is at most 1,024
 _RARE_SHARE: Final = 0.05
 # Entries compared at a time: runs of one text that another may have.
 _AT_ONCE: Final = 1 << 21
-# Runs of pairs compared at a time, of 256 pairs at most: a table of their kinds and texts
-# has 16 MB at most.
-_RUNS_AT_ONCE: Final = 1 << 16
-_MIN_RUNS: Final = 1 << 8
+# Texts are dense if so many runs are shared, and so many by each pair: then it takes less
+# to compare all of these pairs than to weigh the runs of each.
+_DENSE_MATCHES: Final = 1 << 18
+_DENSE_MATCHES_PER_PAIR: Final = 8
+# Pairs of a suspect and a text that are marked at a time: 64 MB.
+_MAX_MARKS: Final = 1 << 26
+# Runs, and pairs, of the suspects compared at a time: a table of their kinds and texts has
+# 16 MB at most.
+_RUNS_AT_ONCE: Final = 1 << 12
+# Runs of a suspect, times texts, compared at a time.
+_CELLS_AT_ONCE: Final = 1 << 18
 # Thresholds are rounded to millionths, so that comparisons use integers alone.
 _MILLION: Final = 1_000_000
 
@@ -336,6 +343,9 @@ def _likely_pairs(
     rare_words = suspects.words * (commonness <= max_holders)
     rare = np.add.reduceat(rare_words, suspects.offsets[:-1], dtype=np.int64)
     rare_runs = np.flatnonzero((counts > 0) & (counts <= max_holders))
+    dense_pairs = _dense_pairs(suspects, shared, rare_runs, text_count=text_count)
+    if dense_pairs is not None:
+        return dense_pairs
 
     # One key for each rare run and text that has it: suspect, text, position of the run.
     # Sorting the keys groups them by pair. Weights are those of the rare words that the
@@ -370,6 +380,34 @@ def _likely_pairs(
     return owners[likely], others[likely]
 
 
+def _dense_pairs(
+    suspects: _Suspects, shared: SharedRuns, rare_runs: _Ints, *, text_count: int
+) -> tuple[_Ints, _Ints] | None:
+    """Return all pairs that share a rare run, (n,) each, if they share many.
+
+    So do the copies of a few pages. None if pairs share few runs.
+    """
+    counts = shared.counts[suspects.kinds[rare_runs]]
+    matches = int(counts.sum())
+    marks = len(suspects.texts) * text_count
+    if matches < _DENSE_MATCHES or marks > _MAX_MARKS:
+        return None
+    has_match = np.zeros(marks, np.bool_)
+    for first, last in runs_within(counts, _AT_ONCE):
+        part = rare_runs[first:last]
+        first_holders = shared.offsets[suspects.kinds[part]]
+        holders = shared.holders[ranges(first_holders, counts[first:last])]
+        owner_keys = np.repeat(suspects.owners[part] * text_count, counts[first:last])
+        has_match[owner_keys + holders] = True
+    own_keys = np.arange(len(suspects.texts)) * text_count + suspects.texts
+    has_match[own_keys] = False
+    pairs = np.flatnonzero(has_match)
+    if matches < _DENSE_MATCHES_PER_PAIR * len(pairs):
+        return None
+    owners, others = np.divmod(pairs, text_count)
+    return owners, others
+
+
 def _max_holders(suspects: _Suspects, commonness: _Ints) -> _Ints:
     """Return how many texts may have a run of each suspect's rare words, (q,).
 
@@ -397,45 +435,46 @@ def _shared_weights(
 ) -> _Ints:
     """Return the weight of a suspect's words in runs of another text, for pairs, (n,).
 
-    `owners`, (n,), are suspects, from 0 to q - 1; `others`, (n,), are texts.
+    `owners`, (n,) ascending, are suspects, from 0 to q - 1; `others`, (n,), are texts.
     """
-    shared_positions = np.flatnonzero(suspects.kinds)
-    starts = np.searchsorted(shared_positions, suspects.offsets)
-    sizes = np.diff(starts)[owners]
     weights = np.zeros(len(owners), np.int64)
-    sums = running(suspects.words)
+    # (p,) the suspects with pairs, and how many runs and pairs each has.
+    paired, first_pairs = np.unique(owners, return_index=True)
+    bounds = np.append(first_pairs, len(owners))
+    run_counts = np.diff(suspects.offsets)[paired]
+    sizes = np.maximum(run_counts, np.diff(bounds))
     # Where a kind is a row of the table below, and a text a column; else -1.
     row_of = np.full(len(shared.counts), -1)
     last_text = int(max(shared.holders.max(), others.max(initial=0)))
     column_of = np.full(last_text + 1, -1)
-    for first, last in runs_within(np.maximum(sizes, _MIN_RUNS), _RUNS_AT_ONCE):
-        part = slice(first, last)
-        positions = shared_positions[ranges(starts[owners[part]], sizes[part])]
-        kinds = suspects.kinds[positions]
-        row_of[kinds] = 0
+    for first, last in runs_within(sizes, _RUNS_AT_ONCE):
+        runs = ranges(suspects.offsets[paired[first:last]], run_counts[first:last])
+        row_of[suspects.kinds[runs]] = 0
         rows = np.flatnonzero(row_of == 0)
         row_of[rows] = np.arange(len(rows))
-        texts = np.unique(others[part])
+        texts = np.unique(others[bounds[first] : bounds[last]])
         column_of[texts] = np.arange(len(texts))
 
-        # `has_kind` is a table (rows, texts), flattened: whether a text has a kind.
+        # Whether a text has a kind, (rows, texts).
         holders = shared.holders[ranges(shared.offsets[rows], shared.counts[rows])]
         row_of_holder = np.repeat(np.arange(len(rows)), shared.counts[rows])
         column_of_holder = column_of[holders]
         is_column = np.flatnonzero(column_of_holder >= 0)
-        has_kind = np.zeros(len(rows) * len(texts), np.bool_)
-        row_starts = row_of_holder[is_column] * len(texts)
-        has_kind[row_starts + column_of_holder[is_column]] = True
+        has_kind = np.zeros((len(rows), len(texts)), np.bool_)
+        has_kind[row_of_holder[is_column], column_of_holder[is_column]] = True
 
-        # Look up each run of the first text of a pair in the column of the second.
-        columns = np.repeat(column_of[others[part]], sizes[part])
-        cells = row_of[kinds] * len(texts) + columns
+        for index in range(first, last):
+            own = slice(*suspects.offsets[paired[index] : paired[index] + 2].tolist())
+            own_rows = has_kind[row_of[suspects.kinds[own]]]
+            # In float64 because NumPy multiplies integers slowly; sums are exact.
+            words = suspects.words[own].astype(np.float64)
+            step = max(1, _CELLS_AT_ONCE // len(words))
+            for begin in range(bounds[index], bounds[index + 1], step):
+                part = slice(begin, min(begin + step, bounds[index + 1]))
+                has_word = highest(own_rows[:, column_of[others[part]]])
+                weights[part] = words @ has_word
         row_of[rows] = -1
         column_of[texts] = -1
-        found = np.flatnonzero(has_kind[cells])
-        pair = np.repeat(np.arange(first, last), sizes[part])[found]
-        firsts = np.flatnonzero(np.diff(pair, prepend=-1))
-        weights[pair[firsts]] = covered(sums, positions[found], firsts)
     return weights
 
 
