@@ -43,6 +43,9 @@ from nextlong.retrieval.near_duplicates.shingles import (
     runs_on,
 )
 
+_Hashes = NDArray[np.uint64]
+_Ints = NDArray[np.int64]
+
 PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5
 _SIGNATURE_SEED: Final = 1
@@ -251,9 +254,7 @@ def minhash_class() -> Any:
     return RMinHash
 
 
-def _shingles(
-    texts: Sequence[str], content: NDArray[np.uint64]
-) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+def _shingles(texts: Sequence[str], content: _Hashes) -> tuple[_Hashes, _Hashes]:
     """Return the shingle hashes of all texts, and the offsets of each text's."""
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
@@ -355,7 +356,7 @@ def _documents_in_range(
     band: int,
     first: np.uint64,
     last: np.uint64,
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+) -> tuple[_Hashes, _Ints]:
     """Return hash and id, (n,), of documents whose hash of a band is in a range."""
     hashes_of_shards = [np.empty(0, np.uint64)]
     ids_of_shards = [np.empty(0, np.int64)]
@@ -373,7 +374,7 @@ def _documents_in_range(
     return np.concatenate(hashes_of_shards), np.concatenate(ids_of_shards)
 
 
-def _compared_positions(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _compared_positions(keys: _Hashes) -> _Ints:
     """Return the pairs of positions that are compared, (pairs, 2).
 
     `keys` are ascending, so that equal ones form a run. Each position is paired with
@@ -438,7 +439,7 @@ def _keep_longest(
     )
 
 
-def _connected(pairs: Sequence[Path]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _connected(pairs: Sequence[Path]) -> tuple[_Ints, _Ints]:
     """Return the ids that pairs connect, ascending, and the component of each; (m,)."""
     # A quarter of a second, at every start of nextlong.
     from scipy.sparse import coo_matrix

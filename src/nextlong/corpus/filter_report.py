@@ -203,10 +203,12 @@ def _rejected(ingested: Sequence[IngestResult], files: IngestFiles) -> list[Left
     counts: Counter[str] = Counter()
     for result in ingested:
         counts.update(result.reject_reasons)
+    # Without rejects there is no file of them.
     if not counts:
         return []
     examples: dict[str, list[Example]] = {kind: [] for kind in counts}
     for path in files.rejects:
+        # Of each file, only the first batch.
         _, batch = next(corpus_files.record_batches(path))
         for row in batch.to_pylist():
             kind, _, detail = row["reason"].partition(": ")
@@ -218,15 +220,16 @@ def _rejected(ingested: Sequence[IngestResult], files: IngestFiles) -> list[Left
         )
         if is_enough:
             break
-    return [
-        LeftOut(
+    left_out = []
+    for kind, count in sorted(counts.items()):
+        entry = LeftOut(
             reason=f"{FilterReason.REJECTED}{kind}",
             unit="records",
-            count=counts[kind],
+            count=count,
             examples=tuple(examples[kind]),
         )
-        for kind in sorted(counts)
-    ]
+        left_out.append(entry)
+    return left_out
 
 
 def _removed_by_user(
@@ -278,12 +281,14 @@ def _contaminated(done: Artifacts) -> LeftOut:
         if result.example_doc_row >= 0:
             doc_id = shard << schemas.SHARD_BITS | result.example_doc_row
             notes[doc_id] = f"shares with {result.example}"
-    documents = IngestFiles.of(done).documents
+    examples = _examples(
+        IngestFiles.of(done).documents, list(notes), list(notes.values())
+    )
     return LeftOut(
         reason=FilterReason.CONTAMINATED,
         unit="chunks",
         count=sum(result.contaminated for result in results),
-        examples=_examples(documents, list(notes), list(notes.values())),
+        examples=examples,
     )
 
 

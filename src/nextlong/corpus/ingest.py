@@ -216,7 +216,7 @@ def _ingest_split(
         out, source, shard_bytes, hash_normalized=settings.dedup == "normalized"
     )
     rejects = _Rejects(out)
-    removed = _Removed(exclusion)
+    removals = _Removals(exclusion)
     without_id = 0
     skipped = Counter[str]()
     skipped_examples: dict[str, str] = {}
@@ -230,7 +230,7 @@ def _ingest_split(
             if isinstance(item, Reject):
                 rejects.add(item)
                 continue
-            if removed.takes(item):
+            if removals.removes(item):
                 continue
             assert isinstance(item, Record)
             problem = text_problem(item.text, max_chars)
@@ -244,7 +244,7 @@ def _ingest_split(
     documents.close()
     rejects.close()
     if exclusion.identity:
-        _write_exclusions(out, source, exclusion, removed.met, is_first=is_first)
+        _write_exclusions(out, source, exclusion, removals.met, is_first=is_first)
     return IngestResult(
         documents=documents.documents,
         text_bytes=documents.text_bytes,
@@ -257,10 +257,10 @@ def _ingest_split(
         shards=documents.shards,
         # Small files are still in the page cache.
         input_hashes=tuple(hash_of(part.file) for part in parts if part.begins_file),
-        filtered_out=removed.counts["filtered_out"],
-        filter_examples=tuple(removed.examples["filtered_out"]),
-        excluded=removed.counts["excluded"],
-        excluded_examples=tuple(removed.examples["excluded"]),
+        filtered_out=removals.counts["filtered_out"],
+        filter_examples=tuple(removals.examples["filtered_out"]),
+        excluded=removals.counts["excluded"],
+        excluded_examples=tuple(removals.examples["excluded"]),
         metadata_values=documents.metadata_values,
         without_id=without_id,
         skipped=dict(sorted(skipped.items())),
@@ -296,7 +296,7 @@ class _Rejects:
             self._pending = []
 
 
-class _Removed:
+class _Removals:
     """Count the documents that the source's filter or the exclusion list removes."""
 
     def __init__(self, exclusion: Exclusion) -> None:
@@ -311,8 +311,9 @@ class _Removed:
         # source.
         self.met = set[str]()
 
-    def takes(self, item: Record | FilteredOut) -> bool:
+    def removes(self, item: Record | FilteredOut) -> bool:
         """Return whether an item is removed, and count it."""
+        # An entry is met also by a document that the filter removes.
         is_excluded = self._exclusion.holds(item.source_id)
         if is_excluded:
             if self._exclusion.is_whole:

@@ -44,6 +44,9 @@ from nextlong.errors import CorpusError
 from nextlong.recipe import Ingest, Source
 from nextlong.rng import keyed_hash
 
+_Hashes = NDArray[np.uint64]
+_Ints = NDArray[np.int64]
+
 _STAGE: Final = "select"
 HELD_DOCUMENTS: Final = 4_000_000  # in memory at a time
 _BIN_BITS: Final = 12  # of a key
@@ -78,6 +81,7 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
     No duplicates, within caps and weights.
     """
     sources = settings.sources
+    # The index of the source of each task of ingest.
     source_of_split: list[int] = []
     for index, source_splits in enumerate(splits):
         source_of_split += [index] * len(source_splits)
@@ -171,11 +175,12 @@ def _select_documents(
     `held_documents` documents are in memory at a time. Raises CorpusError if a weighted
     source has no documents.
     """
+    # Everything is kept at first.
     shards: list[_Shard] = []
     for index, (hash_path, chars_path) in enumerate(zip(hashes, chars, strict=True)):
         keep = Path(f"{out}.{index:05d}.keep.npy")
-        rows = len(np.load(hash_path, mmap_mode="r"))
-        np.save(keep, np.ones(rows, np.bool_))
+        documents = np.load(hash_path, mmap_mode="r")
+        np.save(keep, np.ones(len(documents), np.bool_))
         shards.append(_Shard(hash_path, chars_path, keep))
     shards_of_sources: list[list[_Shard]] = [[] for _ in sources]
     for shard, index in zip(shards, shard_sources, strict=True):
@@ -228,9 +233,9 @@ def _remove_duplicates(
         first = np.uint64(2**64 * step // passes)
         last = np.uint64(2**64 * (step + 1) // passes - 1)
         # Of each shard, the rows in this range of hashes, and the hashes of them.
-        rows_of_shards: list[NDArray[np.int64]] = []
-        compared_in_range: list[NDArray[np.uint64]] = []
-        hashes_in_range: list[NDArray[np.uint64]] = []
+        rows_of_shards: list[_Ints] = []
+        compared_in_range: list[_Hashes] = []
+        hashes_in_range: list[_Hashes] = []
         for shard, path in zip(shards, compared, strict=True):
             shard_compared = np.load(path, mmap_mode="r")
             is_inside = (shard_compared >= first) & (shard_compared <= last)
@@ -287,6 +292,7 @@ def _reduce(
     final = capped | _weighted(sources, shards_of_sources, capped, seed=seed)
 
     reductions: dict[int, _Reduction] = {}
+    # A document is kept by its key alone, so that each shard is written on its own.
     for index, prefix in final.items():
         last_key = np.uint64(prefix.last_key)
         for shard in shards_of_sources[index]:
@@ -387,14 +393,12 @@ def _prefix(
     )
 
 
-def _bins_of(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _bins_of(keys: _Hashes) -> _Ints:
     """Return the bin of each key: its leading bits."""
     return (keys >> np.uint64(64 - _BIN_BITS)).astype(np.int64)
 
 
-def _cumulative_bins(
-    shards: Sequence[_Shard], seed: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _cumulative_bins(shards: Sequence[_Shard], seed: int) -> tuple[_Ints, _Ints]:
     """Return the kept documents and characters up to each bin, (2**_BIN_BITS,)."""
     bins = 1 << _BIN_BITS
     documents = np.zeros(bins, np.int64)
@@ -411,10 +415,10 @@ def _cumulative_bins(
 
 def _documents_of_bin(
     shards: Sequence[_Shard], seed: int, index: int
-) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+) -> tuple[_Hashes, _Ints]:
     """Return the keys of the kept documents of a bin, ascending, and their chars."""
-    keys_of_shards: list[NDArray[np.uint64]] = []
-    chars_of_shards: list[NDArray[np.int64]] = []
+    keys_of_shards: list[_Hashes] = []
+    chars_of_shards: list[_Ints] = []
     for shard in shards:
         content_hashes, shard_chars, keep = shard.open()
         kept = np.flatnonzero(keep)
@@ -422,9 +426,10 @@ def _documents_of_bin(
         is_inside = _bins_of(keys) == index
         keys_of_shards.append(keys[is_inside])
         chars_of_shards.append(shard_chars[kept[is_inside]])
-    all_keys = np.concatenate(keys_of_shards)
-    order = np.argsort(all_keys)
-    return all_keys[order], np.concatenate(chars_of_shards)[order]
+    keys = np.concatenate(keys_of_shards)
+    chars = np.concatenate(chars_of_shards)
+    order = np.argsort(keys)
+    return keys[order], chars[order]
 
 
 # the exclusion list
@@ -459,6 +464,7 @@ def exclusions_of(
     if path is None:
         return [Exclusion()] * len(sources), 0
     ids_by_source = _read_exclusions(path)
+    # A list may have entries for sources of other recipes, but not for these alone.
     known = {source.label for source in sources}
     if ids_by_source and known.isdisjoint(ids_by_source):
         ours = ", ".join(sorted(known))

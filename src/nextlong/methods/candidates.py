@@ -53,10 +53,11 @@ class Candidates(NamedTuple):
 
     def picked(self, picks: Sequence[NDArray[Any]]) -> Candidates:
         """Return the selected candidates: positions or a mask for each meta-chunk."""
-        ids = [own[pick] for own, pick in zip(self.ids, picks, strict=True)]
-        scores = [own[pick] for own, pick in zip(self.scores, picks, strict=True)]
-        chars = [own[pick] for own, pick in zip(self.chars, picks, strict=True)]
-        return Candidates(ids, scores, chars)
+        return Candidates(
+            ids=[own[pick] for own, pick in zip(self.ids, picks, strict=True)],
+            scores=[own[pick] for own, pick in zip(self.scores, picks, strict=True)],
+            chars=[own[pick] for own, pick in zip(self.chars, picks, strict=True)],
+        )
 
 
 class Prefixes(NamedTuple):
@@ -73,7 +74,8 @@ def read_candidates(
 
     CANDIDATES has a row for each meta-chunk, in the order of the meta-documents.
     """
-    with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+    mapped = pa.memory_map(str(path))
+    with pa.ipc.open_file(mapped) as reader:
         table = reader.read_all()
     neighbours = table.column("neighbour_ids").combine_chunks()
     offsets = neighbours.offsets.to_numpy()

@@ -358,7 +358,8 @@ def _draft_block(
                 continue
             shortage = _shortage(retrieved, drafted, rules)
             row = _draft_row(meta, drafted, shortage=shortage)
-            writer.write_batch(pa.RecordBatch.from_pylist([row], schema=schemas.DRAFTS))
+            batch = pa.RecordBatch.from_pylist([row], schema=schemas.DRAFTS)
+            writer.write_batch(batch)
             near_duplicates += drafted.near_duplicates
             by_passage += drafted.by_passage
             for chunk, repeated in drafted.examples:
