@@ -105,7 +105,7 @@ def folder(tmp_path, monkeypatch):
     word_tokenizer().save(str(tmp_path / "llama2.json"))
     (tmp_path / "helmet/llama2").mkdir()
     shutil.move(tmp_path / "llama2.json", tmp_path / "helmet/llama2/tokenizer.json")
-    monkeypatch.setattr(longqa, "_LEAST_TOKENS", 500)
+    monkeypatch.setattr(longqa, "_MIN_CASE_TOKENS", 500)
     return tmp_path
 
 
@@ -174,12 +174,11 @@ def test_prompts_and_judgements_of_summ_are_the_references(name, folder):
 
 
 def test_short_cases_are_not_summarized(folder, monkeypatch):
-    monkeypatch.setattr(longqa, "_LEAST_TOKENS", 65_536)
-    with pytest.raises(
-        EvaluateError,
-        match=r"no case of .+validation\.jsonl has 65,536 tokens of Llama 2",
-    ):
+    monkeypatch.setattr(longqa, "_MIN_CASE_TOKENS", 65_536)
+    with pytest.raises(EvaluateError) as error:
         made("multi_lexsum", folder, 2048)
+    assert error.value.where == str(folder / "multi_lexsum/validation.jsonl")
+    assert "65,536 tokens" in error.value.problem
 
 
 def test_a_summary_is_judged_by_three_questions(folder, served, capsys):

@@ -119,7 +119,7 @@ def test_letters_are_the_references():
 
 @pytest.mark.parametrize(("prefix", "which"), [((), "without_bos"), ((0,), "with_bos")])
 def test_a_prompt_is_cut_where_the_reference_cuts_it(prefix, which, monkeypatch):
-    monkeypatch.setattr(longbench, "_MOST_TOKENS", 1001)
+    monkeypatch.setattr(longbench, "_MAX_TOKENS", 1001)
     tokenizer = SimpleNamespace(
         boundaries=lambda text: [(n, n + 1) for n in range(len(text))],
         encode=lambda text: [*text.encode()],

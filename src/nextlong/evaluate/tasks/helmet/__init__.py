@@ -1,6 +1,7 @@
-"""HELMET's tasks (Yen et al. 2024, arXiv 2410.02694), all seven categories, and RULER as HELMET runs it.
+"""HELMET's tasks (Yen et al. 2024, arXiv 2410.02694), and RULER as HELMET runs it.
 
-Prompts, shots, output budgets and scores are those of its `data.py` and configs; its data files are the user's. Differences:
+Prompts, shots, output budgets and scores of all seven categories are those of its
+`data.py` and configs; its data files are the user's. Differences:
 docs/evaluate/helmet.md.
 """
 

@@ -1,8 +1,10 @@
 """Long documents: questions over stories (LongQA) and summaries (Summ).
 
-In:  NarrativeQA, InfiniteBench and Multi-LexSum (Shen et al. 2022, arXiv 2206.10883) as published, HELMET's key points of the
-reference summaries, and Llama 2's tokenizer, with which HELMET counts for every model. Out: short answers by ROUGE-L F1 or the
-right letter; summaries by ROUGE-L F1 until a judge has rated them (`nextlong evaluate judge`).
+In:  NarrativeQA, InfiniteBench and Multi-LexSum (Shen et al. 2022, arXiv 2206.10883) as
+     published, HELMET's key points of the reference summaries, and Llama 2's tokenizer,
+     with which HELMET counts for every model.
+Out: short answers by ROUGE-L F1 or the right letter; summaries by ROUGE-L F1 until a
+     judge has rated them (`nextlong evaluate judge`).
 """
 
 from __future__ import annotations
@@ -37,17 +39,18 @@ from nextlong.text import Json
 LLAMA2: Final = "helmet/llama2/tokenizer.json"
 LONGBOOK_QA: Final = "infinitebench/longbook_qa_eng.jsonl"
 _LONG_STORY_TOKENS: Final = 131_072
-_MARGIN_TOKENS: Final = 200  # that HELMET keeps for instruction, examples and question
+# That HELMET keeps for instruction, examples and question.
+_MARGIN_TOKENS: Final = 200
 _OMITTED: Final = " ... [the rest of the text is omitted]"
 _CHOICE: Final = "infinitebench/longbook_choice_eng.jsonl"
-_NARRATIVE, _NARRATIVE_TRAIN = "narrativeqa/test.jsonl", "narrativeqa/train.jsonl"
+_NARRATIVE: Final = "narrativeqa/test.jsonl"
+_NARRATIVE_TRAIN: Final = "narrativeqa/train.jsonl"
 _TEXT_FIELD: Final = record(text=str)
 _NARRATIVE_SHAPE: Final = record(
     document=_TEXT_FIELD, question=_TEXT_FIELD, answers=several(_TEXT_FIELD)
 )
-_ANSWERS: Final[Shape] = Annotated[
-    TEXTS, BeforeValidator(as_list)
-]  # of the string that is the only one, too
+# A string is the only answer.
+_ANSWERS: Final[Shape] = Annotated[TEXTS, BeforeValidator(as_list)]
 _BOOK_FIELDS: Final[Json] = {
     "id": NotRequired[Any],
     "context": str,
@@ -55,13 +58,12 @@ _BOOK_FIELDS: Final[Json] = {
     "answer": _ANSWERS,
 }
 _BOOK: Final = record(**_BOOK_FIELDS, options=NotRequired[Any])
-_CASES, _CASES_TRAIN = "multi_lexsum/validation.jsonl", "multi_lexsum/train.jsonl"
+_CASES: Final = "multi_lexsum/validation.jsonl"
+_CASES_TRAIN: Final = "multi_lexsum/train.jsonl"
 _CASE_POINTS: Final = "helmet/multi_lexsum/multi_lexsum_val.jsonl"
-_LEAST_TOKENS: Final = 65_536
-_BOOKS, _BOOK_POINTS = (
-    "infinitebench/longbook_sum_eng.jsonl",
-    "helmet/infbench/longbook_sum_eng_keypoints.jsonl",
-)
+_MIN_CASE_TOKENS: Final = 65_536
+_BOOKS: Final = "infinitebench/longbook_sum_eng.jsonl"
+_BOOK_POINTS: Final = "helmet/infbench/longbook_sum_eng_keypoints.jsonl"
 _LAWSUIT: Final = record(
     **{
         "id": NAME,
@@ -80,7 +82,8 @@ _KEY_POINTS: Final = record(
 
 
 def _has_its_answer(choice: Json) -> Json:
-    if (answer := choice["answer"][0]) not in choice["options"]:
+    answer = choice["answer"][0]
+    if answer not in choice["options"]:
         raise ValueError(f"its answer {answer!r:.60} is not one of its four options")
     return choice
 
@@ -95,117 +98,125 @@ def _llama2(data: DataFiles) -> tokenizers.Tokenizer:
     text = data.text(LLAMA2)
     try:
         return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises a bare Exception whatever is wrong
+    # The library raises a bare Exception whatever is wrong.
+    except Exception as error:
         raise data.error(LLAMA2, f"it is not a tokenizer.json ({error})") from None
 
 
-# Each reader, of data and a seed, yields records: the document, the examples before it, the question and its answers.
+# Each reader, of data and a seed, yields records: the document, the examples before it,
+# the question and its answers.
 _Read = Callable[[DataFiles, int], Iterator[Json]]
 
 
 def _narrative(data: DataFiles, seed: int) -> Iterator[Json]:
-    train, rows = (
-        shuffled(list(data.json_lines(file, _NARRATIVE_SHAPE)), seed=seed)
-        for file in (_NARRATIVE_TRAIN, _NARRATIVE)
+    every_example = list(data.json_lines(_NARRATIVE_TRAIN, _NARRATIVE_SHAPE))
+    examples = []
+    for row in shuffled(every_example, seed=seed)[:SHOTS]:
+        question = row["question"]["text"]
+        examples.append(f"Question: {question}\nAnswer: {row['answers'][0]['text']}")
+    shown = "\n\n".join(examples)
+    demo = (
+        f"For example:\n\n{shown}\n\n"
+        "Now, use the following story to answer the question:\n\n"
     )
-    examples = (
-        (row["question"]["text"], row["answers"][0]["text"]) for row in train[:SHOTS]
-    )
-    shown = "\n\n".join(
-        f"Question: {question}\nAnswer: {answer}" for question, answer in examples
-    )
-    demo = f"For example:\n\n{shown}\n\nNow, use the following story to answer the question:\n\n"
+
     # Many questions share a story.
-    is_long = cache(
-        lambda story: len(_llama2(data).encode(story).ids) > _LONG_STORY_TOKENS
-    )
-    long = (row for row in rows if is_long(row["document"]["text"]))
-    if (first := next(long, None)) is None:
+    @cache
+    def is_long(story: str) -> bool:
+        return len(_llama2(data).encode(story).ids) > _LONG_STORY_TOKENS
+
+    every_row = list(data.json_lines(_NARRATIVE, _NARRATIVE_SHAPE))
+    rows = shuffled(every_row, seed=seed)
+    long_rows = (row for row in rows if is_long(row["document"]["text"]))
+    first = next(long_rows, None)
+    if first is None:
         raise EvaluateError(
-            f"narrativeqa: no story of {data.path(_NARRATIVE)} has more than {_LONG_STORY_TOKENS:,} tokens of Llama 2, and "
-            "HELMET asks about those only; give the whole test split"
+            where=data.path(_NARRATIVE),
+            problem=f"it has no story of more than {_LONG_STORY_TOKENS:,} tokens of "
+            "Llama 2, and HELMET asks about those only",
+            fix="give the whole test split",
         )
-    for row in chain([first], islice(long, QUESTIONS - 1)):
-        fields = {
+    for row in chain([first], islice(long_rows, QUESTIONS - 1)):
+        yield {
+            "context": row["document"]["text"],
+            "demo": demo,
             "question": row["question"]["text"],
-            "answers": [one["text"] for one in row["answers"]],
+            "answers": [answer["text"] for answer in row["answers"]],
         }
-        yield {"context": row["document"]["text"], "demo": demo, **fields}
 
 
 def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[Json]:
-    rows = []
-    for row in data.json_lines(file, _CHOICE_SHAPE if file == _CHOICE else _BOOK):
-        answers = row["answer"]
-        item = {
-            "id": row.get("id"),
-            "context": row["context"],
-            "question": row["input"],
-            "answers": answers,
-        }
-        if file == _CHOICE:
-            # HELMET accepts the letter, or the letter with its option.
-            letter = "ABCD"[row["options"].index(answers[0])]
-            item["options"] = "\n".join(
-                f"{name}. {one}"
-                for name, one in zip("ABCD", row["options"], strict=True)
-            )
-            item["answers"] = [letter, f"{letter}. {answers[0]}"]
-        elif file == _BOOKS:
-            item |= {"question": "", "answers": answers[:1], "expert": answers[0]}
-        rows.append(item)
-
-    def shown(item: Json) -> str:
-        if file == _BOOKS:
-            return f"Summary: {item['answers'][0].strip()}"
-        options = f"Options:\n{item['options']}\n" if "options" in item else ""
-        return f"Question: {item['question']}\n{options}Answer: {item['answers'][0]}"
-
-    for item in shuffled(rows, seed=seed)[:QUESTIONS]:
+    shape = _CHOICE_SHAPE if file == _CHOICE else _BOOK
+    items = [_book_item(row, file) for row in data.json_lines(file, shape)]
+    for item in shuffled(items, seed=seed)[:QUESTIONS]:
         # Two of another id as examples.
-        others = shuffled(
-            [other for other in rows if other["id"] != item["id"]], seed=seed
-        )[:SHOTS]
-        demos = "\n\n".join(f"[story text]\n{shown(other)}" for other in others)
-        yield {
-            **item,
-            "demo": f"For example:\n\n{demos}\n\nNow, read the following story:\n\n",
-        }
+        others = [other for other in items if other["id"] != item["id"]]
+        examples = shuffled(others, seed=seed)[:SHOTS]
+        demos = [f"[story text]\n{_book_answer(other, file)}" for other in examples]
+        shown = "\n\n".join(demos)
+        demo = f"For example:\n\n{shown}\n\nNow, read the following story:\n\n"
+        yield {**item, "demo": demo}
+
+
+def _book_item(row: Json, file: str) -> Json:
+    """Return a record of a row of InfiniteBench: a question, a choice or a summary."""
+    answers = row["answer"]
+    item = {
+        "id": row.get("id"),
+        "context": row["context"],
+        "question": row["input"],
+        "answers": answers,
+    }
+    if file == _CHOICE:
+        options = row["options"]
+        # HELMET accepts the letter, or the letter with its option.
+        letter = "ABCD"[options.index(answers[0])]
+        lines = [f"{name}. {text}" for name, text in zip("ABCD", options, strict=True)]
+        item["options"] = "\n".join(lines)
+        item["answers"] = [letter, f"{letter}. {answers[0]}"]
+    elif file == _BOOKS:
+        item |= {"question": "", "answers": answers[:1], "expert": answers[0]}
+    return item
+
+
+def _book_answer(item: Json, file: str) -> str:
+    """Return a record with its answer, as the examples show it."""
+    if file == _BOOKS:
+        return f"Summary: {item['answers'][0].strip()}"
+    options = f"Options:\n{item['options']}\n" if "options" in item else ""
+    return f"Question: {item['question']}\n{options}Answer: {item['answers'][0]}"
 
 
 def _cases(data: DataFiles, seed: int) -> Iterator[Json]:
-    examples = [
-        row["summary/short"]
-        for row in data.json_lines(_CASES_TRAIN, _LAWSUIT)
-        if row["summary/short"]
-    ]
+    train = data.json_lines(_CASES_TRAIN, _LAWSUIT)
+    examples = [row["summary/short"] for row in train if row["summary/short"]]
     rows = [row for row in data.json_lines(_CASES, _LAWSUIT) if row["summary/short"]]
     # HELMET asks about long cases only.
-    long = [
-        row
-        for row in rows
-        if len(_llama2(data).encode("\n\n".join(row["sources"]))) >= _LEAST_TOKENS
-    ]
-    if not long:
+    long_rows = []
+    for row in rows:
+        sources = "\n\n".join(row["sources"])
+        if len(_llama2(data).encode(sources)) >= _MIN_CASE_TOKENS:
+            long_rows.append(row)
+    if not long_rows:
         raise EvaluateError(
-            f"multi_lexsum: no case of {data.path(_CASES)} has {_LEAST_TOKENS:,} tokens of Llama 2, and HELMET summarizes those "
-            "only; give the whole validation split"
+            where=data.path(_CASES),
+            problem=f"it has no case of {_MIN_CASE_TOKENS:,} tokens of Llama 2, and "
+            "HELMET summarizes those only",
+            fix="give the whole validation split",
         )
     draw = random.Random(seed)
-    for row in shuffled(long, seed=seed)[:QUESTIONS]:
-        shown = "\n\n".join(
-            f"Summary: {one}"
-            for one in draw.sample(examples, min(SHOTS, len(examples)))
+    for row in shuffled(long_rows, seed=seed)[:QUESTIONS]:
+        shots = draw.sample(examples, min(SHOTS, len(examples)))
+        shown = "\n\n".join(f"Summary: {summary}" for summary in shots)
+        demo = (
+            f"Example summaries:\n\n{shown}\n\n"
+            "Now, write a summary of the following legal documents.\n"
         )
-        demo = f"Example summaries:\n\n{shown}\n\nNow, write a summary of the following legal documents.\n"
-        about = {
+        yield {
             "id": row["id"],
             "context": "\n\n".join(row["sources"]),
             "demo": demo,
             "question": "",
-        }
-        yield {
-            **about,
             "answers": [row["summary/short"]],
             "expert": row["summary/long"],
         }
@@ -219,50 +230,66 @@ def _samples(
     budget: int,
     points: str,
 ) -> Iterator[Sample]:
-    """Yield a question per record, its document cut to what the length leaves; `points` is the file of a summary's key points."""
-    # Counted by Llama 2 whatever the model, so that every model reads the same part of a story.
-    counter, items = _llama2(request.data), read(request.data, request.seed)
-    remark_tokens = len(counter.encode(_OMITTED).ids)
-    rows = request.data.json_lines(points, _KEY_POINTS) if points else ()
-    points_of = {
-        str(row["id"]): row.get("keypoints") or row.get("summary/short_keypoints") or []
-        for row in rows
-    }
+    """Yield a question per record, its document cut to what the length leaves.
+
+    `points` is the file of a summary's key points.
+    """
+    # Counted by Llama 2 whatever the model, so that every model reads the same part of a
+    # story.
+    counter = _llama2(request.data)
+    items = read(request.data, request.seed)
+    points_of = _key_points(request.data, points) if points else {}
+    max_tokens = request.length - budget - _MARGIN_TOKENS
     for item in items:
-        fields = {
-            key: value
-            for key, value in item.items()
-            if key in ("demo", "question", "options")
-        }
-        # As HELMET's `truncate_llama2`: a story, or its first tokens of Llama 2 with a remark that there is more.
-        story, most = item["context"], request.length - budget - _MARGIN_TOKENS
-        if len(offsets := counter.encode(story).offsets) > most:
-            story = story[: offsets[max(most - remark_tokens, 0)][1]] + _OMITTED
+        story = _truncated(counter, item["context"], max_tokens)
         question = Sample(
-            "",
-            tuple(item["answers"]),
-            budget,
-            prefix,
+            prompt="",
+            references=tuple(item["answers"]),
+            max_new_tokens=budget,
+            answer_prefix=prefix,
             details={"question": item["question"]},
         )
+        in_prompt = ("demo", "question", "options")
+        fields = {name: item[name] for name in in_prompt if name in item}
         sample = published.prompted(request, prompt, question, context=story, **fields)
         sample.details["context_cut"] |= story != item["context"]
         if points:
-            sample.details.update(
-                keypoints=points_of.get(str(item["id"]), []), expert=item["expert"]
-            )
+            sample.details["keypoints"] = points_of.get(str(item["id"]), [])
+            sample.details["expert"] = item["expert"]
         yield sample
+
+
+def _key_points(data: DataFiles, file: str) -> dict[str, list[str]]:
+    """Return the key points of each reference summary, by the id of its document."""
+    points_of = {}
+    for row in data.json_lines(file, _KEY_POINTS):
+        points = row.get("keypoints") or row.get("summary/short_keypoints")
+        points_of[str(row["id"])] = points or []
+    return points_of
+
+
+def _truncated(counter: tokenizers.Tokenizer, story: str, max_tokens: int) -> str:
+    """Return a story, or its first tokens with a remark that there is more.
+
+    As HELMET's `truncate_llama2`; the tokens are Llama 2's.
+    """
+    offsets = counter.encode(story).offsets
+    if len(offsets) <= max_tokens:
+        return story
+    remark_tokens = len(counter.encode(_OMITTED).ids)
+    _, end = offsets[max(max_tokens - remark_tokens, 0)]
+    return story[:end] + _OMITTED
 
 
 def _rouge_l_f1(answer: str, references: Sequence[str]) -> float:
     """Return the best ROUGE-L F1 over the references, with stemming (`rouge_score`)."""
-    scorer = required("rouge_score.rouge_scorer").RougeScorer(
-        ["rougeL"], use_stemmer=True
-    )
-    return max(
-        float(scorer.score(target=reference, prediction=answer)["rougeL"].fmeasure)
-        for reference in references
-    )
+    rouge = required("rouge_score.rouge_scorer")
+    scorer = rouge.RougeScorer(["rougeL"], use_stemmer=True)
+    scores = []
+    for reference in references:
+        score = scorer.score(target=reference, prediction=answer)["rougeL"]
+        scores.append(float(score.fmeasure))
+    return max(scores)
 
 
 _score_rouge = published.best_of(
@@ -274,7 +301,8 @@ _score_exact = published.best_of(exact_match=published.exact_match)
 def _score_choice(answer: str, sample: Sample) -> dict[str, float]:
     # Also right where the answer holds the letter with its option, as HELMET scores it.
     has_option = float(sample.references[1].lower() in answer.lower())
-    return {"exact_match": max(has_option, _score_exact(answer, sample)["exact_match"])}
+    is_exact = _score_exact(answer, sample)["exact_match"]
+    return {"exact_match": max(has_option, is_exact)}
 
 
 def _score_summary(answer: str, sample: Sample) -> dict[str, float]:
@@ -283,67 +311,77 @@ def _score_summary(answer: str, sample: Sample) -> dict[str, float]:
 
 def _task(
     name: str,
+    *,
     read: _Read,
     files: tuple[str, ...],
     score: Scorer,
+    metric: str = "rougeL_f1",
     prefix: str,
     budget: int,
     points: str = "",
 ) -> Task:
-    metric = "exact_match" if score is _score_choice else "rougeL_f1"
-    make = partial(
-        _samples, read=read, prompt=name, prefix=prefix, budget=budget, points=points
-    )
-    category, more, version = ("Summ", (points,), 1) if points else ("LongQA", (), 2)
-    files = (*files, *more, LLAMA2)
     return Task(
-        name,
-        "helmet",
-        category,
-        metric,
-        QUESTIONS,
-        make,
-        score,
-        files=files,
-        version=version,
+        name=name,
+        suite="helmet",
+        category="Summ" if points else "LongQA",
+        metric=metric,
+        samples=QUESTIONS,
+        make=partial(
+            _samples,
+            read=read,
+            prompt=name,
+            prefix=prefix,
+            budget=budget,
+            points=points,
+        ),
+        score=score,
+        files=(*files, LLAMA2),
+        version=1 if points else 2,
     )
 
 
-_read = {file: partial(_infinite, file=file) for file in (LONGBOOK_QA, _CHOICE, _BOOKS)}
 TASKS: Final = (
     _task(
         "narrativeqa",
-        _narrative,
-        (_NARRATIVE, _NARRATIVE_TRAIN),
-        _score_rouge,
-        "\nAnswer:",
-        100,
+        read=_narrative,
+        files=(_NARRATIVE, _NARRATIVE_TRAIN),
+        score=_score_rouge,
+        prefix="\nAnswer:",
+        budget=100,
     ),
     _task(
         "infbench_qa",
-        _read[LONGBOOK_QA],
-        (LONGBOOK_QA,),
-        _score_rouge,
-        "\n\nAnswer:",
-        10,
+        read=partial(_infinite, file=LONGBOOK_QA),
+        files=(LONGBOOK_QA,),
+        score=_score_rouge,
+        prefix="\n\nAnswer:",
+        budget=10,
     ),
-    _task("infbench_mc", _read[_CHOICE], (_CHOICE,), _score_choice, "\n\nAnswer:", 10),
+    _task(
+        "infbench_mc",
+        read=partial(_infinite, file=_CHOICE),
+        files=(_CHOICE,),
+        score=_score_choice,
+        metric="exact_match",
+        prefix="\n\nAnswer:",
+        budget=10,
+    ),
     _task(
         "infbench_sum",
-        _read[_BOOKS],
-        (_BOOKS,),
-        _score_summary,
-        "\n\nSummary:",
-        1200,
-        _BOOK_POINTS,
+        read=partial(_infinite, file=_BOOKS),
+        files=(_BOOKS, _BOOK_POINTS),
+        score=_score_summary,
+        prefix="\n\nSummary:",
+        budget=1200,
+        points=_BOOK_POINTS,
     ),
     _task(
         "multi_lexsum",
-        _cases,
-        (_CASES, _CASES_TRAIN),
-        _score_summary,
-        "\n\nSummary:",
-        400,
-        _CASE_POINTS,
+        read=_cases,
+        files=(_CASES, _CASES_TRAIN, _CASE_POINTS),
+        score=_score_summary,
+        prefix="\n\nSummary:",
+        budget=400,
+        points=_CASE_POINTS,
     ),
 )

@@ -1,9 +1,11 @@
-"""Tasks over passages: RAG (short answers), Re-rank (rankings), Cite (long answers with citations).
+"""Tasks over passages: short answers (RAG), rankings (Re-rank), cited answers (Cite).
 
-In:  HELMET's files of Natural Questions, TriviaQA, HotpotQA and PopQA; of MS MARCO; of ALCE (ASQA and QAMPARI; Gao et al. 2023,
-arXiv 2305.14627) with its prompts. Out: RAG by SubEM; re-ranking by NDCG@10 as trec_eval computes it; ALCE as HELMET's
-eval_alce.py: for ASQA the share of short answers that are found, for QAMPARI the recall of a list, up to five. HELMET's citation
-recall and precision, which need an entailment model of 11B parameters, are not computed.
+In:  HELMET's files of Natural Questions, TriviaQA, HotpotQA and PopQA; of MS MARCO; of
+     ALCE (ASQA and QAMPARI; Gao et al. 2023, arXiv 2305.14627) with its prompts.
+Out: RAG by SubEM; re-ranking by NDCG@10 as trec_eval computes it; ALCE as HELMET's
+     eval_alce.py: for ASQA the share of short answers that are found, for QAMPARI the
+     recall of a list, up to five. HELMET's citation recall and precision, which need an
+     entailment model of 11B parameters, are not computed.
 """
 
 from __future__ import annotations
@@ -47,73 +49,77 @@ _RAG_FIELDS: Final[Json] = {
     "id": NotRequired[NAME],
 }
 _RAG_PASSAGES: Final = dict(zip(LENGTHS, (50, 105, 220, 440, 1000), strict=True))
-_LONG_TAIL: Final = 3.0  # log10 of monthly views; only PopQA subjects below it are used
-_RAG: Final = {
-    "nq": 6,
-    "triviaqa": 6,
-    "hotpotqa": 3,
-    "popqa": 6,
-}  # the depths of the gold passage
+# log10 of monthly views; only PopQA subjects below it are used.
+_LONG_TAIL: Final = 3.0
+# The depths of the gold passage.
+_RAG: Final = {"nq": 6, "triviaqa": 6, "hotpotqa": 3, "popqa": 6}
 
 
 def _rag_file(name: str, length: int | None = None) -> str:
     """Return the file of the questions at a length, or of the examples."""
-    split = (
-        "_test"
-        if name == "popqa"
-        else "-train-multikilt"
-        if length is None
-        else "-dev-multikilt"
-    )
     passages = 3 if length is None else _RAG_PASSAGES[length]
+    if name == "popqa":
+        split = "_test"
+    elif length is None:
+        split = "-train-multikilt"
+    else:
+        split = "-dev-multikilt"
     return f"helmet/kilt/{name}{split}_1000_k{passages}_dep{_RAG[name]}.jsonl"
+
+
+def _rag_rows(request: TaskRequest, name: str, file: str) -> list[Json]:
+    """Return the questions of a file; of PopQA those about rarely viewed subjects."""
+    fields = {**_RAG_FIELDS, "depth": NotRequired[Any]}
+    if name != "popqa":
+        return list(request.data.json_lines(file, record(**fields)))
+    shape = record(**fields, s_pop=Annotated[float, Gt(0)])
+    rows = request.data.json_lines(file, shape)
+    return [row for row in rows if math.log10(row["s_pop"]) < _LONG_TAIL]
 
 
 def _rag_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
     """Yield HELMET's questions for a length, two examples before each."""
-    is_popqa = name == "popqa"
-    shape = record(
-        **_RAG_FIELDS,
-        depth=NotRequired[Any],
-        **({"s_pop": Annotated[float, Gt(0)]} if is_popqa else {}),
-    )
-    rows, examples = (
-        [
-            r
-            for r in request.data.json_lines(file, shape)
-            if not is_popqa or math.log10(r["s_pop"]) < _LONG_TAIL
-        ]
-        for file in (_rag_file(name, request.length), _rag_file(name))
-    )
-
-    def listed(row: Json) -> str:
-        return "\n\n".join(
-            f"Document (Title: {passage['title']}): {passage['text']}"
-            for passage in row["ctxs"]
-        )
-
-    key = "id" if all("id" in row for row in (*rows, *examples)) else "question"
+    rows = _rag_rows(request, name, _rag_file(name, request.length))
+    examples = _rag_rows(request, name, _rag_file(name))
+    has_ids = all("id" in row for row in (*rows, *examples))
+    key = "id" if has_ids else "question"
     for row in published.sampled_questions(rows, key, seed=request.seed):
         group = str(row[key])
         # PopQA has one split only, so the question itself may be one of its examples.
-        shots = published.sampled_examples(
-            examples, key, group, {group} if is_popqa else set()
+        excluded = {group} if name == "popqa" else set()
+        shots = published.sampled_examples(examples, key, group, excluded)
+        question = Sample(
+            prompt="",
+            references=tuple(row["answers"]),
+            max_new_tokens=20,
+            answer_prefix="\nAnswer:",
+            stop="\n",
+            details={"depth": row.get("depth"), "group": group},
         )
-        shown = (
-            f"{listed(one)}\n\nQuestion: {one['question']}\nAnswer: {one['answers'][0]}\n\n"
-            for one in shots
+        yield published.prompted(
+            request,
+            "helmet_rag",
+            question,
+            context=_documents(row),
+            demos="".join(_rag_example(shot) for shot in shots),
+            question=row["question"],
         )
-        details = {"depth": row.get("depth"), "group": group}
-        question = Sample("", tuple(row["answers"]), 20, "\nAnswer:", "\n", details)
-        fields = {
-            "context": listed(row),
-            "demos": "".join(shown),
-            "question": row["question"],
-        }
-        yield published.prompted(request, "helmet_rag", question, **fields)
 
 
-# Re-rank: passages with their ids, to be listed from most to least relevant as `ID3 > ID1 > …`.
+def _documents(row: Json) -> str:
+    parts = []
+    for passage in row["ctxs"]:
+        parts.append(f"Document (Title: {passage['title']}): {passage['text']}")
+    return "\n\n".join(parts)
+
+
+def _rag_example(row: Json) -> str:
+    asked = f"Question: {row['question']}\nAnswer: {row['answers'][0]}"
+    return f"{_documents(row)}\n\n{asked}\n\n"
+
+
+# Re-rank: passages with their ids, to be listed from most to least relevant as
+# `ID3 > ID1 > …`.
 
 _RANKED: Final = record(id=NAME, text=str, label=int, title=NotRequired[str])
 _RANKED_SHAPE: Final = record(qid=NAME, query=TEXT, ctxs=several(_RANKED))
@@ -125,86 +131,95 @@ _ranked_file = "helmet/msmarco/test_reranking_data_k{}_dep3.jsonl".format
 
 def _rerank_samples(request: TaskRequest) -> Iterator[Sample]:
     """Yield HELMET's queries for a length, two ranked examples before each."""
-
-    def listed(row: Json, *, has_titles: bool) -> str:
-        return "\n\n".join(
-            f"[ID: {one['id']}] Document{' (Title: ' + one.get('title', '') + ')' if has_titles else ''}: {one['text']}"
-            for one in row["ctxs"]
-        )
-
-    def ranking(row: Json) -> str:
-        ranked = sorted(row["ctxs"], key=lambda one: int(one["label"]), reverse=True)
-        return " > ".join(str(one["id"]) for one in ranked)
-
     file = _ranked_file(_RANKED_PASSAGES[request.length])
-    rows = published.sampled_questions(
-        list(request.data.json_lines(file, _RANKED_SHAPE)), "qid", seed=request.seed
-    )
+    every_row = list(request.data.json_lines(file, _RANKED_SHAPE))
+    rows = published.sampled_questions(every_row, "qid", seed=request.seed)
     examples = list(request.data.json_lines(_ranked_file(10), _RANKED_SHAPE))
-    # With enough examples none of them is a query of the test, else only the question itself is left out.
-    every = (
-        {str(row["qid"]) for row in rows} if len(examples) > 2 * len(rows) else set()
-    )
+    # With enough examples none of them is a query of the test, else only the question
+    # itself is left out.
+    excluded: set[str] = set()
+    if len(examples) > 2 * len(rows):
+        excluded = {str(row["qid"]) for row in rows}
     for row in rows:
-        query, show = (
-            str(row["qid"]),
-            partial(listed, has_titles="title" in row["ctxs"][0]),
-        )
-        shots = published.sampled_examples(examples, "qid", query, every | {query})
-        shown = (
-            f"{show(one)}\n\nQuery: {one['query']}\nRanking: {ranking(one)}\n\n"
-            for one in shots
-        )
-        relevance = {
-            str(passage["id"]): int(passage["label"]) for passage in row["ctxs"]
-        }
+        query = str(row["qid"])
+        shots = published.sampled_examples(examples, "qid", query, excluded | {query})
+        # Examples show titles where the question's own passages have them.
+        has_titles = "title" in row["ctxs"][0]
+        demos = [_ranked_example(shot, has_titles=has_titles) for shot in shots]
+        relevance = {}
+        for passage in row["ctxs"]:
+            relevance[str(passage["id"])] = int(passage["label"])
         question = Sample(
-            "",
-            (ranking(row),),
-            200,
-            "\nRanking:",
-            "\n",
-            {"judged": relevance, "group": query},
+            prompt="",
+            references=(_ranking(row),),
+            max_new_tokens=200,
+            answer_prefix="\nRanking:",
+            stop="\n",
+            details={"judged": relevance, "group": query},
         )
-        fields = {
-            "context": show(row),
-            "demos": "".join(shown),
-            "question": row["query"],
-        }
-        yield published.prompted(request, "helmet_rerank", question, **fields)
+        yield published.prompted(
+            request,
+            "helmet_rerank",
+            question,
+            context=_ranked_passages(row, has_titles=has_titles),
+            demos="".join(demos),
+            question=row["query"],
+        )
+
+
+def _ranked_passages(row: Json, *, has_titles: bool) -> str:
+    parts = []
+    for passage in row["ctxs"]:
+        title = f" (Title: {passage.get('title', '')})" if has_titles else ""
+        parts.append(f"[ID: {passage['id']}] Document{title}: {passage['text']}")
+    return "\n\n".join(parts)
+
+
+def _ranking(row: Json) -> str:
+    by_label = sorted(
+        row["ctxs"], key=lambda passage: int(passage["label"]), reverse=True
+    )
+    return " > ".join(str(passage["id"]) for passage in by_label)
+
+
+def _ranked_example(row: Json, *, has_titles: bool) -> str:
+    passages = _ranked_passages(row, has_titles=has_titles)
+    return f"{passages}\n\nQuery: {row['query']}\nRanking: {_ranking(row)}\n\n"
 
 
 def _score_ranking(answer: str, sample: Sample) -> dict[str, float]:
-    """Return NDCG@10 as trec_eval's ndcg_cut: gain = relevance, discount = log2(rank + 1), ideal over all judged.
+    """Return NDCG@10 as trec_eval's ndcg_cut.
 
-    The ranking is the longest `3 > 1 > 2` of the answer, each id once; brackets, colons and `ID` are ignored.
+    Gain = relevance, discount = log2(rank + 1), ideal over all judged.
     """
-    cleaned = re.sub(r"[\[\]:]", "", sample.completed(answer)).lower().replace("id", "")
-    longest = max(
-        (match[0] for match in re.finditer(r"(\d+)(?:\s*>\s*(\d+))*", cleaned)),
-        key=len,
-        default="",
-    )
-    ranking = dict.fromkeys(
-        part.strip() for part in longest.split(">") if part.strip().isdigit()
-    )
-    relevance = {
-        name: max(int(label), 0) for name, label in sample.details["judged"].items()
-    }
+    judged = sample.details["judged"]
+    relevance = {name: max(int(label), 0) for name, label in judged.items()}
+    best_order = sorted(relevance.values(), reverse=True)
+    ideal = _discounted_gain(best_order)
+    if not ideal:
+        # A query without a relevant passage scores 0.
+        return {"NDCG@10": 0.0}
+    ranking = _parsed_ranking(sample.completed(answer))
+    gain = _discounted_gain(relevance.get(name, 0) for name in ranking)
+    return {"NDCG@10": gain / ideal}
 
-    def gain(labels: Iterable[int]) -> float:
-        return sum(
-            label / math.log2(rank + 1)
-            for rank, label in enumerate(islice(labels, 10), start=1)
-        )
 
-    # The gain of the best order; a query without a relevant passage scores 0.
-    ideal = gain(sorted(relevance.values(), reverse=True))
-    return {
-        "NDCG@10": gain(relevance.get(name, 0) for name in ranking) / ideal
-        if ideal
-        else 0.0
-    }
+def _parsed_ranking(answer: str) -> list[str]:
+    """Return the longest `3 > 1 > 2` of an answer, each id once.
+
+    Brackets, colons and `ID` are ignored.
+    """
+    cleaned = re.sub(r"[\[\]:]", "", answer).lower().replace("id", "")
+    chains = [match[0] for match in re.finditer(r"(\d+)(?:\s*>\s*(\d+))*", cleaned)]
+    longest = max(chains, key=len, default="")
+    names = [part.strip() for part in longest.split(">")]
+    return list(dict.fromkeys(name for name in names if name.isdigit()))
+
+
+def _discounted_gain(labels: Iterable[int]) -> float:
+    """Return the sum of the first ten labels, each divided by its discount."""
+    ranked = enumerate(islice(labels, 10), start=1)
+    return sum(label / math.log2(rank + 1) for rank, label in ranked)
 
 
 # Cite: answers whose claims name passages, [3][7], from up to 700 of them.
@@ -212,8 +227,10 @@ def _score_ranking(answer: str, sample: Sample) -> dict[str, float]:
 _ALCE_SHAPE: Final = record(
     question=TEXT,
     docs=several(_PASSAGE),
-    qa_pairs=optional(several(record(short_answers=TEXTS), min_items=0)),  # of ASQA
-    answers=optional(several(TEXTS, min_items=0)),  # of QAMPARI
+    # Of ASQA.
+    qa_pairs=optional(several(record(short_answers=TEXTS), min_items=0)),
+    # Of QAMPARI.
+    answers=optional(several(TEXTS, min_items=0)),
 )
 _ALCE_DEMOS: Final = several(dict[str, Any], min_items=SHOTS)
 _ALCE_PROMPT: Final = record(
@@ -223,7 +240,10 @@ _ALCE_PASSAGES: Final = dict(zip(LENGTHS, (30, 75, 165, 345, 700), strict=True))
 
 
 def _alce_files(name: str) -> tuple[str, str]:
-    """Return the files of a task's questions with their passages, and of its prompt with its examples."""
+    """Return the files of a task's questions, and of its prompt.
+
+    The first holds the passages of each question, the second the examples.
+    """
     return (
         f"helmet/alce/{name}_eval_gtr_top2000.json",
         f"helmet/prompts/{name}_revised.json",
@@ -232,93 +252,93 @@ def _alce_files(name: str) -> tuple[str, str]:
 
 def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
     """Yield HELMET's 100 questions for a length, two examples before each."""
-    questions, prompts = _alce_files(name)
-    prompt, draw = request.data.json(prompts, _ALCE_PROMPT), random.Random(request.seed)
-    with_shots = [
-        (row, draw.sample(prompt["demos"], SHOTS))
-        for row in request.data.json_lines(questions, _ALCE_SHAPE)
-    ]
-
-    def listed(passages: Sequence[Json]) -> str:
-        return "\n\n".join(
-            prompt["doc_prompt"].format(**one, ID=n)
-            for n, one in enumerate(passages, start=1)
-        )
-
+    questions_file, prompt_file = _alce_files(name)
+    prompt = request.data.json(prompt_file, _ALCE_PROMPT)
+    instruction = prompt["instruction"]
+    passages = _ALCE_PASSAGES[request.length]
+    draw = random.Random(request.seed)
+    # Examples are drawn in the order of the file, before the questions are shuffled.
+    with_shots = []
+    for row in request.data.json_lines(questions_file, _ALCE_SHAPE):
+        with_shots.append((row, draw.sample(prompt["demos"], SHOTS)))
     for row, shots in published.shuffled(with_shots, seed=request.seed)[:QUESTIONS]:
-        about = {"instruction": prompt["instruction"]}
-        demos = (
-            prompt["demo_prompt"].format(
-                **{**shot, **about, "context": listed(shot["docs"])}
-            )
-            for shot in shots
-        )
-        # A group holds the spellings of one answer: of an item of QAMPARI's list, or of a short answer of ASQA.
-        groups = (
-            row["answers"]
-            if name == "qampari"
-            else [pair["short_answers"] for pair in row["qa_pairs"]]
-        )
-        question = f"{prompt['instruction']}\n\nQuestion: {row['question']}"
-        text = "\n\n\n".join(
-            [
-                *demos,
-                f"{question}\n\n{listed(row['docs'][: _ALCE_PASSAGES[request.length]])}",
-            ]
-        )
-        details = {"question": row["question"], "answers": groups}
+        parts = [_alce_example(prompt, shot) for shot in shots]
+        listed = _numbered_documents(prompt, row["docs"][:passages])
+        question = f"{instruction}\n\nQuestion: {row['question']}"
+        parts.append(f"{question}\n\n{listed}")
+        # A group holds the spellings of one answer: of an item of QAMPARI's list, or of
+        # a short answer of ASQA.
+        if name == "qampari":
+            groups = row["answers"]
+        else:
+            groups = [pair["short_answers"] for pair in row["qa_pairs"]]
         yield Sample(
-            text,
-            tuple(chain.from_iterable(groups)),
-            300,
-            "\n\nAnswer:",
-            details=details,
+            prompt="\n\n\n".join(parts),
+            references=tuple(chain.from_iterable(groups)),
+            max_new_tokens=300,
+            answer_prefix="\n\nAnswer:",
+            details={"question": row["question"], "answers": groups},
         )
+
+
+def _numbered_documents(prompt: Json, passages: Sequence[Json]) -> str:
+    parts = []
+    for number, passage in enumerate(passages, start=1):
+        parts.append(prompt["doc_prompt"].format(**passage, ID=number))
+    return "\n\n".join(parts)
+
+
+def _alce_example(prompt: Json, shot: Json) -> str:
+    fields = {
+        **shot,
+        "instruction": prompt["instruction"],
+        "context": _numbered_documents(prompt, shot["docs"]),
+    }
+    example: str = prompt["demo_prompt"].format(**fields)
+    return example
 
 
 def _without_citations(text: str) -> str:
-    return (
-        re.sub(r"\[\d+", "", re.sub(r" \[\d+", "", text))
-        .replace(" |", "")
-        .replace("]", "")
-    )
+    # As ALCE's `remove_citations`: a citation with the blank before it
+    # first, then one without.
+    text = re.sub(r" \[\d+", "", text)
+    text = re.sub(r"\[\d+", "", text)
+    return text.replace(" |", "").replace("]", "")
 
 
-def _claims(answer: str) -> tuple[str, list[str]]:
-    """Return an answer on one line, and the items of the list that it may be."""
-    text = re.sub(r"\n+", " ", answer).replace("<|im_end|>", "")
-    return text, text.rstrip().rstrip(".").rstrip(",").split(",")
+def _on_one_line(answer: str) -> str:
+    return re.sub(r"\n+", " ", answer).replace("<|im_end|>", "")
 
 
 def _score_asqa(answer: str, sample: Sample) -> dict[str, float]:
-    """Return the share of questions whose short answer is in the text, and whether it is all of them."""
-    text = normalize_answer(_without_citations(_claims(answer)[0]))
-    found = [
-        any(normalize_answer(one) in text for one in group)
-        for group in sample.details["answers"]
-    ]
-    return {"str_em": fmean(found), "str_hit": float(all(found))}
+    """Return the share of questions with a short answer in the text, and if all are."""
+    text = normalize_answer(_without_citations(_on_one_line(answer)))
+    is_found = []
+    for group in sample.details["answers"]:
+        is_found.append(any(normalize_answer(spelling) in text for spelling in group))
+    return {"str_em": fmean(is_found), "str_hit": float(all(is_found))}
 
 
 def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
-    """Return precision and recall of the listed answers, and recall where five right ones are enough."""
-    listed = [
-        one
-        for item in _claims(answer)[1]
-        if (one := normalize_answer(_without_citations(item)))
-    ]
-    groups = [
-        {normalize_answer(one) for one in group} for group in sample.details["answers"]
-    ]
+    """Return precision and recall of the listed answers.
+
+    And recall where five right ones are enough.
+    """
+    text = _on_one_line(answer).rstrip()
+    items = text.rstrip(".").rstrip(",").split(",")
+    normalized = [normalize_answer(_without_citations(item)) for item in items]
+    listed = [item for item in normalized if item]
+    groups = []
+    for spellings in sample.details["answers"]:
+        groups.append({normalize_answer(spelling) for spelling in spellings})
     # Answers of the truth that the list names in any spelling.
-    found, right = (
-        sum(not group.isdisjoint(listed) for group in groups),
-        set().union(*groups),
-    )
-    precision = sum(one in right for one in listed) / len(listed) if listed else 0.0
-    top = min(5, found) / min(5, len(groups))
+    found = len([group for group in groups if not group.isdisjoint(listed)])
+    right = set().union(*groups)
+    precision = 0.0
+    if listed:
+        precision = len([item for item in listed if item in right]) / len(listed)
     return {
-        "qampari_rec_top5": top,
+        "qampari_rec_top5": min(5, found) / min(5, len(groups)),
         "qampari_rec": found / len(groups),
         "qampari_prec": precision,
     }
@@ -330,40 +350,44 @@ _score_rag = published.best_of(
     exact_match=published.exact_match,
 )
 _rag = partial(_task, category="RAG", metric="substring_exact_match", score=_score_rag)
-_ranked = {
-    length: (_ranked_file(passages),) for length, passages in _RANKED_PASSAGES.items()
-}
-_rerank = partial(
-    _task,
+_alce = partial(_task, category="Cite", samples=QUESTIONS, version=1)
+
+
+def _rag_task(name: str) -> Task:
+    return _rag(
+        name,
+        samples=QUESTIONS * _RAG[name],
+        make=partial(_rag_samples, name=name),
+        files=(_rag_file(name),),
+        files_at={length: (_rag_file(name, length),) for length in LENGTHS},
+    )
+
+
+_rerank: Final = _task(
+    "msmarco",
     category="Re-rank",
     metric="NDCG@10",
     score=_score_ranking,
     samples=QUESTIONS * 3,
+    make=_rerank_samples,
+    files=(_ranked_file(10),),
+    files_at={
+        length: (_ranked_file(passages),)
+        for length, passages in _RANKED_PASSAGES.items()
+    },
 )
-_alce = partial(_task, category="Cite", samples=QUESTIONS, version=1)
-_of_alce = {
-    name: {"make": partial(_alce_samples, name=name), "files": _alce_files(name)}
-    for name in ("asqa", "qampari")
-}
-TASKS: Final = (
-    *(
-        _rag(
-            name,
-            samples=QUESTIONS * depths,
-            make=partial(_rag_samples, name=name),
-            files=(_rag_file(name),),
-            files_at={length: (_rag_file(name, length),) for length in LENGTHS},
-        )
-        for name, depths in _RAG.items()
-    ),
-    _rerank(
-        "msmarco", make=_rerank_samples, files=(_ranked_file(10),), files_at=_ranked
-    ),
-    _alce("alce_asqa", metric="str_em", score=_score_asqa, **_of_alce["asqa"]),
-    _alce(
-        "alce_qampari",
-        metric="qampari_rec_top5",
-        score=_score_qampari,
-        **_of_alce["qampari"],
-    ),
+_asqa: Final = _alce(
+    "alce_asqa",
+    metric="str_em",
+    score=_score_asqa,
+    make=partial(_alce_samples, name="asqa"),
+    files=_alce_files("asqa"),
 )
+_qampari: Final = _alce(
+    "alce_qampari",
+    metric="qampari_rec_top5",
+    score=_score_qampari,
+    make=partial(_alce_samples, name="qampari"),
+    files=_alce_files("qampari"),
+)
+TASKS: Final = (*(_rag_task(name) for name in _RAG), _rerank, _asqa, _qampari)

@@ -1,17 +1,20 @@
-"""Recall: a value in a long JSON object, and needles; RULER as HELMET runs it (suite `helmet-ruler`); in-context learning.
+"""Recall: a value in a long JSON object, and needles; in-context learning.
 
-In:  nothing but the seed for JSON KV; what RULER's tasks read; TREC, NLU, BANKING77, CLINC150 as published. Out: JSON KV by
-SubEM; RULER's samples in HELMET's templates (`load_ruler` of data.py), 100 of them, with its budgets, and SubEM for the two QA
-tasks. The prefix of the answer is scored with it, so these scores do not compare with NVIDIA's.
+In:  nothing but the seed for JSON KV; what RULER's tasks read; TREC, NLU, BANKING77,
+     CLINC150 as published.
+Out: JSON KV by SubEM; RULER's samples in HELMET's templates (suite `helmet-ruler`;
+     `load_ruler` of data.py), 100 of them, with its budgets, and SubEM for the two QA
+     tasks. The prefix of the answer is scored with it, so these scores do not compare
+     with NVIDIA's.
 
-In-context learning: hundreds to thousands of labelled texts, then one without its label. Labels are integers, shuffled
-for every sample. Since 2025-01-13 HELMET asks 500 questions, balanced over the labels, each with demonstrations of its own;
-before (suite helmet-icl-2024) it asked 100, all with the same ones.
+In-context learning: hundreds to thousands of labelled texts, then one without its
+label. Labels are integers, shuffled for every sample. Since 2025-01-13 HELMET asks 500
+questions, balanced over the labels, each with demonstrations of its own; before (suite
+helmet-icl-2024) it asked 100, all with the same ones.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import random
 import uuid
@@ -30,12 +33,14 @@ from nextlong.evaluate.tasks.helmet.published import (
     QUESTIONS,
     SHOTS,
     prompted,
+    seed_of,
     shuffled,
 )
 from nextlong.text import Json
 
 _KEYS_AT: Final = dict(zip(LENGTHS, (105, 220, 440, 900, 1800), strict=True))
-_LEAST_KEYS, _DEPTHS = 4, 6
+_MIN_KEYS: Final = 4
+_DEPTHS: Final = 6
 _SHAPE: Final = record(
     context=TEXT,
     question=TEXT,
@@ -46,8 +51,13 @@ _SHAPE: Final = record(
 
 
 def _keys_at(length: int) -> int:
-    """Return the keys of the object: HELMET's number, else nine tenths of what is in proportion to its 1,800 at 128K."""
-    return _KEYS_AT.get(length, max(_LEAST_KEYS, 1800 * length // 131_072 * 9 // 10))
+    """Return the keys of the object: HELMET's number where it defines one.
+
+    Else nine tenths of what is in proportion to its 1,800 at 128K.
+    """
+    if length in _KEYS_AT:
+        return _KEYS_AT[length]
+    return max(_MIN_KEYS, 1800 * length // 131_072 * 9 // 10)
 
 
 def _file(length: int) -> str:
@@ -55,77 +65,90 @@ def _file(length: int) -> str:
 
 
 def _json_kv(request: TaskRequest) -> Iterator[Sample]:
-    """Yield samples from HELMET's file for the length where the user has it, else made in the same form."""
-
-    def sample(
-        context: str,
-        key: str,
-        value: str,
-        shown: Sequence[Sequence[str]],
-        details: Json,
-    ) -> Sample:
-        demos = "".join(
-            f"Key: {name}\nCorresponding value: {other}\n\n" for name, other in shown
-        )
-        question = Sample("", (value,), 100, "\nCorresponding value:", details=details)
-        return prompted(
-            request,
-            "helmet_json_kv",
-            question,
-            context=context,
-            demos=demos,
-            question=key,
-        )
-
-    def made(number: int, keys: int) -> Sample:
-        draw = random.Random(f"{request.seed} json_kv {number}")
-        names = [
-            str(uuid.UUID(int=draw.getrandbits(128), version=4))
-            for _ in range(2 * keys)
-        ]
-        pairs = dict(zip(names[::2], names[1::2], strict=True))
-        # The queried key is at one of six depths in turn.
-        depth = number % _DEPTHS / (_DEPTHS - 1)
-        key = names[::2][round(depth * (keys - 1))]
-        demos = [
-            (shown, pairs[shown])
-            for shown in draw.sample([name for name in pairs if name != key], SHOTS)
-        ]
-        context = (
-            "JSON data:\n{"
-            + ",\n ".join(f'"{name}": "{value}"' for name, value in pairs.items())
-            + "}"
-        )
-        return sample(context, key, pairs[key], demos, {"depth": depth, "keys": keys})
-
-    if request.data.has(_file(request.length)):
-        for row in shuffled(
-            list(request.data.json_lines(_file(request.length), _SHAPE)),
-            seed=request.seed,
-        ):
-            details = {"depth": row.get("depth")}
-            yield sample(
-                row["context"],
-                row["question"],
-                str(row["answer"]),
-                row["demos"][:SHOTS],
-                details,
+    """Yield samples of HELMET's file for the length, else made in the same form."""
+    file = _file(request.length)
+    if request.data.has(file):
+        rows = list(request.data.json_lines(file, _SHAPE))
+        for row in shuffled(rows, seed=request.seed):
+            yield _key_question(
+                request,
+                context=row["context"],
+                key=row["question"],
+                value=str(row["answer"]),
+                shown=row["demos"][:SHOTS],
+                details={"depth": row.get("depth")},
             )
         return
     keys = _keys_at(request.length)
     if request.length not in _KEYS_AT:
-        # HELMET's numbers are never changed; ours are, where a small vocabulary writes more tokens.
-        while keys > _LEAST_KEYS and made(0, keys).details["context_cut"]:
+        # HELMET's numbers are never changed; ours are, where a small vocabulary writes
+        # more tokens.
+        while keys > _MIN_KEYS and _made(request, 0, keys).details["context_cut"]:
             keys -= 1
-    yield from (made(number, keys) for number in range(request.samples or QUESTIONS))
+    for number in range(request.samples or QUESTIONS):
+        yield _made(request, number, keys)
+
+
+def _made(request: TaskRequest, number: int, keys: int) -> Sample:
+    """Return a question over a JSON object of random keys and values."""
+    draw = random.Random(f"{request.seed} json_kv {number}")
+    # Keys and values alternate in the order of the draws.
+    drawn = [_random_uuid(draw) for _ in range(2 * keys)]
+    names = drawn[::2]
+    value_of = dict(zip(names, drawn[1::2], strict=True))
+    # The queried key is at one of six depths in turn.
+    depth = number % _DEPTHS / (_DEPTHS - 1)
+    key = names[round(depth * (keys - 1))]
+    others = [name for name in value_of if name != key]
+    shots = draw.sample(others, SHOTS)
+    pairs = [f'"{name}": "{value}"' for name, value in value_of.items()]
+    return _key_question(
+        request,
+        context="JSON data:\n{" + ",\n ".join(pairs) + "}",
+        key=key,
+        value=value_of[key],
+        shown=[(name, value_of[name]) for name in shots],
+        details={"depth": depth, "keys": keys},
+    )
+
+
+def _random_uuid(draw: random.Random) -> str:
+    return str(uuid.UUID(int=draw.getrandbits(128), version=4))
+
+
+def _key_question(
+    request: TaskRequest,
+    *,
+    context: str,
+    key: str,
+    value: str,
+    shown: Sequence[Sequence[str]],
+    details: Json,
+) -> Sample:
+    demos = [f"Key: {name}\nCorresponding value: {other}\n\n" for name, other in shown]
+    question = Sample("", (value,), 100, "\nCorresponding value:", details=details)
+    return prompted(
+        request,
+        "helmet_json_kv",
+        question,
+        context=context,
+        demos="".join(demos),
+        question=key,
+    )
 
 
 # HELMET's budgets, and by how many tokens they exceed RULER's.
-_RULER_BUDGETS: Final = dict.fromkeys(
-    ("niah_multikey_3", "niah_multiquery", "cwe"), (100, 0)
-) | {"vt": (50, 20)}
-_RULER_BUDGETS.update(qa_1=(50, 18), qa_2=(50, 18))
-_SEPARATORS: Final = {  # NVIDIA's words around a separator, and HELMET's
+_USUAL_BUDGET: Final = (50, 0)
+_RULER_BUDGETS: Final = {
+    "niah_multikey_3": (100, 0),
+    "niah_multiquery": (100, 0),
+    "cwe": (100, 0),
+    "vt": (50, 20),
+    "qa_1": (50, 18),
+    "qa_2": (50, 18),
+}
+# NVIDIA's words around a separator, and HELMET's.
+_SEPARATORS: Final = {
     "cwe": ("\nBelow is a numbered list", "\n\nBelow is a numbered list"),
     "fwe": ("coded words. ", "coded words.\n"),
 }
@@ -133,73 +156,78 @@ _SEPARATOR_TOKENS: Final = 2
 
 
 def _ruler_samples(request: TaskRequest, task: Task) -> Iterator[Sample | None]:
-    """Yield RULER's samples in HELMET's templates; room is kept for these and for a greater budget."""
-    budget, more = _RULER_BUDGETS.get(task.name, (50, 0))
-    theirs, ours = _SEPARATORS.get(task.name, ("", ""))
-    for sample in task.make(
-        replace(request, overhead=request.overhead + more + _SEPARATOR_TOKENS)
-    ):
-        if sample is not None:
+    """Yield RULER's samples in HELMET's templates.
+
+    Room is kept for these and for a greater budget.
+    """
+    budget, more = _RULER_BUDGETS.get(task.name, _USUAL_BUDGET)
+    overhead = request.overhead + more + _SEPARATOR_TOKENS
+    for sample in task.make(replace(request, overhead=overhead)):
+        if sample is None:
+            yield None
+            continue
+        prompt = sample.prompt
+        if task.name in _SEPARATORS:
+            nvidia, helmet = _SEPARATORS[task.name]
             # The last separator, after the example of cwe.
-            prompt = (
-                ours.join(sample.prompt.rsplit(theirs, 1)) if theirs else sample.prompt
-            )
-            prefix = "\n" + sample.answer_prefix.strip()
-            sample = replace(
-                sample, prompt=prompt, answer_prefix=prefix, max_new_tokens=budget
-            )
-        yield sample
+            prompt = helmet.join(prompt.rsplit(nvidia, 1))
+        yield replace(
+            sample,
+            prompt=prompt,
+            answer_prefix="\n" + sample.answer_prefix.strip(),
+            max_new_tokens=budget,
+        )
 
 
 def _score_ruler(answer: str, sample: Sample) -> dict[str, float]:
-    return {
-        "ruler_recall": ruler.string_match_all(
-            sample.completed(answer), sample.references
-        )
-    }
-
-
-def _as_helmet(task: Task) -> Task:
-    about: dict[str, Any] = {
-        "suite": "helmet-ruler",
-        "category": "HELMET-RULER",
-        "samples": 100,
-    }
-    about |= {"metric": "ruler_recall", "score": _score_ruler}
-    if task.name.startswith("qa_"):
-        about |= {
-            "metric": _METRIC,
-            "score": published.best_of(
-                substring_exact_match=published.substring_exact_match
-            ),
-        }
-    return replace(
-        task,
-        name=f"helmet_{task.name}",
-        make=partial(_ruler_samples, task=task),
-        **about,
-    )
+    completed = sample.completed(answer)
+    return {"ruler_recall": ruler.string_match_all(completed, sample.references)}
 
 
 _METRIC: Final = "substring_exact_match"
-_recall: dict[str, Any] = {"suite": "helmet", "category": "Recall", "version": 2}
+_score_qa = published.best_of(substring_exact_match=published.substring_exact_match)
 _score_value = published.best_of(
     "corresponding value:", substring_exact_match=published.substring_exact_match
 )
+
+
+def _as_helmet(task: Task) -> Task:
+    is_qa = task.name.startswith("qa_")
+    return replace(
+        task,
+        name=f"helmet_{task.name}",
+        suite="helmet-ruler",
+        category="HELMET-RULER",
+        metric=_METRIC if is_qa else "ruler_recall",
+        samples=100,
+        make=partial(_ruler_samples, task=task),
+        score=_score_qa if is_qa else _score_ruler,
+    )
+
+
 RULER: Final = {task.name: _as_helmet(task) for task in ruler.TASKS}
-_kv = partial(
-    Task,
+
+
+def _recall_task(task: Task, name: str) -> Task:
+    return replace(task, name=name, suite="helmet", category="Recall", version=2)
+
+
+_kv: Final = Task(
     "json_kv",
+    suite="helmet",
+    category="Recall",
     metric=_METRIC,
     samples=QUESTIONS,
+    make=_json_kv,
+    score=_score_value,
     optional=lambda length: (_file(length),),
-    **_recall,
+    version=2,
 )
 TASKS: Final = (
-    _kv(make=_json_kv, score=_score_value),
-    replace(RULER["niah_multikey_2"], name="ruler_mk_needle", **_recall),
-    replace(RULER["niah_multikey_3"], name="ruler_mk_uuid", **_recall),
-    replace(RULER["niah_multivalue"], name="ruler_mv", **_recall),
+    _kv,
+    _recall_task(RULER["niah_multikey_2"], "ruler_mk_needle"),
+    _recall_task(RULER["niah_multikey_3"], "ruler_mk_uuid"),
+    _recall_task(RULER["niah_multivalue"], "ruler_mv"),
 )
 
 
@@ -217,51 +245,66 @@ class _Labelled(NamedTuple):
     label: str
 
 
-_Split = list[list[_Labelled]]  # what examples are sampled from, and the questions
+class _Split(NamedTuple):
+    """What examples are sampled from, and the questions."""
+
+    train: list[_Labelled]
+    test: list[_Labelled]
 
 
 def _read_trec(data: DataFiles, *, level: str) -> _Split:
     """Read TREC's questions; `level` is coarse (6 labels) or fine (50)."""
-    parts: _Split = []
-    for name in _TREC:
-        parts.append([])
-        for number, line in enumerate(
-            data.text(name).rstrip("\n").split("\n"), start=1
-        ):
-            label, space, text = line.strip().partition(" ")
-            if not space or ":" not in label:
-                raise data.error(
-                    name,
-                    f"it is {line[:60]!r}, not `LABEL:label text`",
-                    place=f", line {number}",
-                )
-            parts[-1].append(
-                _Labelled(text, label.split(":")[0] if level == "coarse" else label)
+    train, test = (_trec_part(data, file, level) for file in _TREC)
+    return _Split(train, test)
+
+
+def _trec_part(data: DataFiles, file: str, level: str) -> list[_Labelled]:
+    part = []
+    lines = data.text(file).rstrip("\n").split("\n")
+    for number, line in enumerate(lines, start=1):
+        label, space, text = line.strip().partition(" ")
+        if not space or ":" not in label:
+            raise data.error(
+                file,
+                f"it is {line[:60]!r}, not `LABEL:label text`",
+                place=f", line {number}",
             )
-    return parts
+        if level == "coarse":
+            label, _, _ = label.partition(":")
+        part.append(_Labelled(text, label))
+    return part
 
 
 def _read_csv(
     data: DataFiles, *, files: tuple[str, str], label: tuple[str, ...]
 ) -> _Split:
-    """Read BANKING77 (77 intents of a bank's customers) or NLU-Evaluation-Data, whose label is scenario_intent."""
-    rows = (data.rows(file, ("text", *label)) for file in files)
-    return [
-        [_Labelled(row["text"], "_".join(row[name] for name in label)) for row in part]
-        for part in rows
-    ]
+    """Read BANKING77 (77 intents of a bank's customers) or NLU-Evaluation-Data.
+
+    The label of the latter is scenario_intent.
+    """
+    train, test = (_csv_part(data, file, label) for file in files)
+    return _Split(train, test)
+
+
+def _csv_part(data: DataFiles, file: str, columns: tuple[str, ...]) -> list[_Labelled]:
+    part = []
+    for row in data.rows(file, ("text", *columns)):
+        label = "_".join(row[column] for column in columns)
+        part.append(_Labelled(row["text"], label))
+    return part
 
 
 def _read_clinc150(data: DataFiles) -> _Split:
-    """Read CLINC150 with its out-of-scope examples as the 151st label; HELMET asks the validation part."""
+    """Read CLINC150 with its out-of-scope examples as the 151st label.
+
+    HELMET asks the validation part.
+    """
     intents = several(tuple[str, str])
-    parts = data.json(
-        _CLINC, record(train=intents, oos_train=intents, val=intents, oos_val=intents)
-    )
-    return [
-        [_Labelled(*one) for one in parts[name] + parts[f"oos_{name}"]]
-        for name in ("train", "val")
-    ]
+    shape = record(train=intents, oos_train=intents, val=intents, oos_val=intents)
+    parts = data.json(_CLINC, shape)
+    train = [_Labelled(*pair) for pair in parts["train"] + parts["oos_train"]]
+    test = [_Labelled(*pair) for pair in parts["val"] + parts["oos_val"]]
+    return _Split(train, test)
 
 
 def _icl_samples(
@@ -270,62 +313,74 @@ def _icl_samples(
     shots_at: dict[int, int],
     form: str,
 ) -> Iterator[Sample]:
-    """Yield samples with HELMET's number of shots for the length, balanced over the labels."""
+    """Yield samples with HELMET's number of shots for the length.
+
+    The shots are balanced over the labels.
+    """
     train, test = read(request.data)
-    labels = sorted(known := {one.label for one in train})
+    known = {example.label for example in train}
+    labels = sorted(known)
     # A length that HELMET does not define gets shots in proportion to those at 128K.
-    shots = shots_at.get(request.length) or max(
-        1, shots_at[131_072] * request.length // 131_072
-    )
-    questions = [one for one in test if one.label in known]
+    shots = shots_at.get(request.length)
+    if shots is None:
+        shots = max(1, shots_at[131_072] * request.length // 131_072)
+    questions = [question for question in test if question.label in known]
     if len(questions) > _QUESTIONS[form]:
         questions = shuffled(questions, seed=request.seed)
-        questions = (
-            _balanced(questions, _QUESTIONS[form], seed=request.seed)
-            if form == "2025"
-            else questions
-        )
-    for one in questions[: _QUESTIONS[form]]:
-        # A seed of its own for each question, as in HELMET: its label numbers do not depend on earlier questions.
-        seed = (
-            int(hashlib.sha256(one.text.encode("utf-8")).hexdigest(), 16) + request.seed
-        ) % 2**31
+        if form == "2025":
+            questions = _balanced(questions, _QUESTIONS[form], seed=request.seed)
+    for asked in questions[: _QUESTIONS[form]]:
+        # A seed of its own for each question, as in HELMET: its label numbers do not
+        # depend on earlier questions.
+        seed = seed_of(asked.text, offset=request.seed)
         numbers = list(range(len(labels)))
         random.Random(seed).shuffle(numbers)
         number_of = dict(zip(labels, numbers, strict=True))
-        demos = _balanced(train, shots, seed=seed if form == "2025" else request.seed)
-        context = "\n\n".join(
-            f"{demo.text}\nlabel: {number_of[demo.label]}" for demo in demos
-        )
+        demos_seed = seed if form == "2025" else request.seed
+        demos = []
+        for demo in _balanced(train, shots, seed=demos_seed):
+            demos.append(f"{demo.text}\nlabel: {number_of[demo.label]}")
         question = Sample(
-            "", (str(number_of[one.label]),), 20, "\nlabel:", "\n", {"shots": shots}
+            prompt="",
+            references=(str(number_of[asked.label]),),
+            max_new_tokens=20,
+            answer_prefix="\nlabel:",
+            stop="\n",
+            details={"shots": shots},
         )
         yield prompted(
-            request, "helmet_icl", question, context=context, question=one.text
+            request,
+            "helmet_icl",
+            question,
+            context="\n\n".join(demos),
+            question=asked.text,
         )
 
 
 def _balanced(train: list[_Labelled], shots: int, *, seed: int) -> list[_Labelled]:
-    """Return `shots` examples in rounds that hold every label once, in random order; a label with fewer repeats them."""
+    """Return `shots` examples in rounds that hold every label once, in random order.
+
+    A label with fewer examples repeats them.
+    """
     draw = random.Random(seed)
     by_label: dict[str, list[_Labelled]] = {}
-    for one in train:
-        by_label.setdefault(one.label, []).append(one)
+    for example in train:
+        by_label.setdefault(example.label, []).append(example)
     # Rounds that are needed, and in each round one example of every label.
-    rounds: list[list[_Labelled]] = [
-        [] for _ in range(math.ceil(shots / len(by_label)))
-    ]
-    for listed in by_label.values():
-        # The example of the label in each round; a rare label starts over when its examples are used up.
-        indices = draw.sample(range(len(listed)), len(rounds) % len(listed))
-        while len(indices) < len(rounds):
-            indices += draw.sample(
-                range(len(listed)), min(len(rounds) - len(indices), len(listed))
-            )
-        for one_round, index in zip(rounds, indices, strict=True):
-            one_round.append(listed[index])
-    for one_round in rounds:
-        draw.shuffle(one_round)
+    round_count = math.ceil(shots / len(by_label))
+    rounds: list[list[_Labelled]] = [[] for _ in range(round_count)]
+    for examples in by_label.values():
+        # The example of the label in each round; a rare label starts over when its
+        # examples are used up.
+        indices = draw.sample(range(len(examples)), round_count % len(examples))
+        while len(indices) < round_count:
+            missing = round_count - len(indices)
+            count = min(missing, len(examples))
+            indices += draw.sample(range(len(examples)), count)
+        for index, examples_of_round in zip(indices, rounds, strict=True):
+            examples_of_round.append(examples[index])
+    for examples_of_round in rounds:
+        draw.shuffle(examples_of_round)
     return list(chain.from_iterable(rounds))[:shots]
 
 
@@ -334,45 +389,59 @@ def _score_label(answer: str, sample: Sample) -> dict[str, float]:
     return {"exact_match": published.exact_match(label or "", sample.references)}
 
 
-_intents = partial(_read_csv, files=_NLU, label=("scenario", "intent"))
-_bank = partial(_read_csv, files=_BANKING, label=("category",))
-_task = partial(Task, metric="exact_match", score=_score_label, version=2)
-# HELMET's form since 2025-01-13, and the one before; name, reader, shots at 8K to 128K, files.
-ICL_2025, ICL_2024 = (
-    tuple(
-        _task(
-            name + suffix,
-            suite,
-            category,
-            samples=_QUESTIONS[form],
-            make=partial(
-                _icl_samples,
-                read=read,
-                shots_at=dict(zip(LENGTHS, shots, strict=True)),
-                form=form,
-            ),
-            files=files,
-        )
-        for name, read, shots, files in (
-            (
-                "trec_coarse",
-                partial(_read_trec, level="coarse"),
-                (400, 800, 1600, 3300, 6600),
-                _TREC,
-            ),
-            (
-                "trec_fine",
-                partial(_read_trec, level="fine"),
-                (400, 800, 1600, 3200, 6400),
-                _TREC,
-            ),
-            ("nlu", _intents, (510, 1020, 2040, 4080, 8296), _NLU),
-            ("banking77", _bank, (360, 720, 1450, 2900, 5900), _BANKING),
-            ("clinc150", _read_clinc150, (440, 880, 1750, 3525, 7050), (_CLINC,)),
-        )
-    )
-    for form, suffix, suite, category in (
-        ("2025", "", "helmet", "ICL"),
-        ("2024", "_2024", "helmet-icl-2024", "ICL 2024"),
-    )
+class _DataSet(NamedTuple):
+    name: str
+    read: Callable[[DataFiles], _Split]
+    shots: tuple[int, ...]  # at 8K to 128K
+    files: tuple[str, ...]
+
+
+_DATA_SETS: Final = (
+    _DataSet(
+        "trec_coarse",
+        partial(_read_trec, level="coarse"),
+        (400, 800, 1600, 3300, 6600),
+        _TREC,
+    ),
+    _DataSet(
+        "trec_fine",
+        partial(_read_trec, level="fine"),
+        (400, 800, 1600, 3200, 6400),
+        _TREC,
+    ),
+    _DataSet(
+        "nlu",
+        partial(_read_csv, files=_NLU, label=("scenario", "intent")),
+        (510, 1020, 2040, 4080, 8296),
+        _NLU,
+    ),
+    _DataSet(
+        "banking77",
+        partial(_read_csv, files=_BANKING, label=("category",)),
+        (360, 720, 1450, 2900, 5900),
+        _BANKING,
+    ),
+    _DataSet("clinc150", _read_clinc150, (440, 880, 1750, 3525, 7050), (_CLINC,)),
 )
+
+
+def _icl_task(data_set: _DataSet, form: str) -> Task:
+    is_usual = form == "2025"
+    shots_at = dict(zip(LENGTHS, data_set.shots, strict=True))
+    make = partial(_icl_samples, read=data_set.read, shots_at=shots_at, form=form)
+    return Task(
+        data_set.name if is_usual else f"{data_set.name}_2024",
+        suite="helmet" if is_usual else "helmet-icl-2024",
+        category="ICL" if is_usual else "ICL 2024",
+        metric="exact_match",
+        samples=_QUESTIONS[form],
+        make=make,
+        score=_score_label,
+        files=data_set.files,
+        version=2,
+    )
+
+
+# HELMET's form since 2025-01-13, and the one before.
+ICL_2025: Final = tuple(_icl_task(data_set, "2025") for data_set in _DATA_SETS)
+ICL_2024: Final = tuple(_icl_task(data_set, "2024") for data_set in _DATA_SETS)
