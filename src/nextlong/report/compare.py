@@ -227,7 +227,7 @@ def _headings(runs: Sequence[str]) -> list[str]:
 
 
 def _setting(parts: Sequence[str]) -> dict[str, str] | None:
-    """Return the values of a variant by key; None if a part of its name is no setting."""
+    """Return the values of a variant by key; None if its name is not made of them."""
     setting = {}
     for part in parts:
         key, equals, value = part.partition("=")

@@ -269,9 +269,8 @@ def notes(outcomes: Sequence[Outcome]) -> list[str]:
             lines.append(f"{name}: {outcome.error}")
         elif isinstance(requested, int) and outcome.stats.sequences < requested:
             sequences = outcome.stats.sequences
-            lines.append(
-                f"{name}: {sequences:,} of {requested:,} sequences ({outcome.why_fewer})"
-            )
+            made = f"{sequences:,} of {requested:,} sequences"
+            lines.append(f"{name}: {made} ({outcome.why_fewer})")
     return lines
 
 

@@ -202,9 +202,10 @@ class _ShardBatches:
     def search(
         self, place: Place, *, is_shown: bool
     ) -> tuple[pa.RecordBatch, list[int], int]:
-        """Return a batch, its matching rows from one on, and the doc_id of its first row.
+        """Return a batch, its matching rows, and the doc_id of its first row.
 
-        The batch has texts only if a document of it `is_shown`.
+        Rows before the place do not match. The batch has texts only if a document of it
+        `is_shown`.
         """
         before = self.skip(place.batch)
         query = self._query

@@ -195,8 +195,8 @@ class SequenceIndex:
         block = self._blocks[matches.blocks]
         whole = slice(block.number, block.number + block.size)
         self._know(matches.blocks)
-        # Whether each sequence of the block fits so far, by its row there; what has to be
-        # read from files comes last.
+        # Whether each sequence of the block fits so far, by its row there; what has to
+        # be read from files comes last.
         fits = self._fit_by_lead(query, block)
         if query.document is not None and fits.any():
             fits &= self._holds(matches.blocks, query.document, spans.CHUNK_ROLES)
