@@ -141,7 +141,7 @@ def test_a_compressed_file_under_the_name_of_a_table_is_refused(tmp_path, name, 
     )
     with pytest.raises(CorpusError) as caught:
         read(tmp_path / name)
-    assert f"add {suffix} to its name" in str(caught.value)
+    assert f"add {suffix} " in caught.value.fix
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_the_recipe_names_every_format_that_is_read():
     assert {Source(path="x", format=name).format for name in FORMATS} == set(FORMATS)
     with pytest.raises(
         ValidationError,
-        match=f"auto or one of {', '.join(FORMATS)}",
+        match=", ".join(FORMATS),
     ):
         Source(path="x", format="docx")
 
@@ -126,7 +126,7 @@ def test_a_pointer_in_place_of_a_file_stops_with_the_command_that_loads_it(
     (tmp_path / f"a{suffix}").write_text(f"{pointer}size 123456789\n")
     with pytest.raises(CorpusError) as caught:
         read(tmp_path / f"a{suffix}")
-    assert caught.value.fix.endswith(": git lfs pull")
+    assert caught.value.fix.endswith(" lfs pull")
 
 
 def test_other_file_systems_are_read_alike():

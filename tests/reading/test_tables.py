@@ -108,7 +108,7 @@ def test_a_shard_without_any_text_does_not_end_the_run(tmp_path, suffix):
     )
     run = nextlong.run(recipe)
     (report,) = read_filter_report(run.steps["filter_report"])
-    assert (report.reason, report.count) == ("rejected: text is null", 2)
+    assert (report.reason, report.count) == (f"rejected: {RejectKind.NULL}", 2)
 
 
 @pytest.mark.parametrize(

@@ -299,7 +299,7 @@ def test_a_video_longer_than_a_page_may_be_is_skipped_unread(tmp_path):
         "http://a/2", b"\0" * 2_000_000, headers=["Content-Type: video/mp4"]
     )
     item = between(tmp_path / "a.warc", video)
-    assert item == Skip("a.warc", 2, "content type video/*")
+    assert item.reason.endswith(" video/*")
 
 
 @pytest.mark.parametrize("cut", [2, 30, 700])
@@ -311,7 +311,8 @@ def test_an_archive_that_ends_early_is_refused(tmp_path, cut):
 def test_an_archive_may_contain_another_one(tmp_path):
     inner = record("resource", "http://a/2", BEFORE + AFTER, "application/warc")
     item = between(tmp_path / "a.warc", inner)
-    assert item == Skip("a.warc", 2, "content type application/warc")
+    assert isinstance(item, Skip)
+    assert item.reason.endswith(" application/warc")
 
 
 def test_a_text_of_a_crawl_in_another_encoding_is_decoded(tmp_path):
