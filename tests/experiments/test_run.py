@@ -14,7 +14,7 @@ from experiments.replicate.run import _collect, _Experiment, _Stage, plan, repli
 
 from nextlong.errors import RecipeError, RunError
 from nextlong.runs.run import Run
-from nextlong.train import rows
+from nextlong.train import sources
 from nextlong.train.recipe import Data
 
 pytestmark = pytest.mark.heavy
@@ -56,7 +56,7 @@ def experiment(tmp_path_factory):
 
 
 def rows_of(experiment, arm):
-    source = rows.rows_of(
+    source = sources.rows_of(
         Data(**experiment.data_of(arm), validation=0.0), split="train", tokenizer=None
     )
     return [source.read(row) for row in range(len(source))]
