@@ -378,6 +378,7 @@ def _domains_of_rows(
             table = _table(index[part], origin)
             chunk_ids = table.column("chunk_id").combine_chunks()
             roles = table.column("role").combine_chunks()
+            # Lists of the chunks of each sequence, end to end.
             domains[part] = domains_of(
                 chunk_ids.values.to_numpy(),
                 roles.values.to_numpy(),

@@ -43,7 +43,7 @@ def collate(
     pad_id = arguments.whole_number(pad_id, "pad_id", fix="give a token id")
     has_padding = "cu_seqlens_padded" in rows[0]
     is_flat = layout == "flat"
-    if has_padding and not is_flat:
+    if not is_flat:
         _check_one_length(rows)
     batch: Row = {}
     for name in rows[0]:
@@ -59,7 +59,8 @@ def collate(
             batch[name] = max(values)
         else:
             batch[name] = torch.cat(values)
-    if {"cu_seqlens", "max_seqlen"} <= batch.keys() and not has_padding:
+    needs_longest = "max_seqlen" in batch and not has_padding
+    if needs_longest and "cu_seqlens" in batch:
         # Padding may be longer than any sequence.
         lengths = batch["cu_seqlens"].diff()
         batch["max_seqlen"] = int(lengths.max())
@@ -68,8 +69,8 @@ def collate(
 
 def _check_one_length(rows: Sequence[Row]) -> None:
     """Raise ArgumentError if rows with padded documents differ in length."""
-    lengths = {int(row["cu_seqlens_padded"][-1]) for row in rows}
-    if len(lengths) > 1:
+    padded = [row["cu_seqlens_padded"] for row in rows if "cu_seqlens_padded" in row]
+    if len({int(bounds[-1]) for bounds in padded}) > 1:
         raise ArgumentError(
             where="rows",
             problem="those with cu_seqlens_padded differ in length",

@@ -117,10 +117,8 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
             warnings.warn(warned.message, stacklevel=2)
         self.rows = Rows(files, index=index, offsets=offsets)
         # The share of packed rows that holds tokens; rows are shorter instead of padded.
-        self.fill = 1.0
-        if pack is not None:
-            tokens = index["length"].sum()
-            self.fill = float(tokens / (len(self.rows) * pack))
+        room = len(self.rows) * pack if pack is not None else index["length"].sum()
+        self.fill = float(index["length"].sum() / room)
         self.columns = _columns(columns)
         # Padding of documents, and of shorter rows: collate(rows, pad_id=dataset.pad_id).
         tokenizer = runs[0].steps["tokenizer"].result(TokenizerResult)
@@ -175,9 +173,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         is_padding = _is_padding(starts, lengths, padded)
         for name, column in columns.items():
             if name == "position_ids":
-                # Continued through the padding of a document.
-                for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-                    column[start:end] = self._positions[: end - start]
+                self._fill_positions(column, starts.tolist(), ends.tolist())
             elif name == "labels" and "input_ids" in columns:
                 column[:] = columns["input_ids"]
             else:
@@ -188,6 +184,13 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
             if is_padding is not None:
                 columns["labels"][is_padding] = PADDING["labels"]
         return {name: torch.from_numpy(column) for name, column in columns.items()}
+
+    def _fill_positions(
+        self, column: NDArray[np.int64], starts: list[int], ends: list[int]
+    ) -> None:
+        """Count the tokens of each document from 0, and on through its padding."""
+        for start, end in zip(starts, ends, strict=True):
+            column[start:end] = self._positions[: end - start]
 
     def _copy_ids(
         self, column: NDArray[np.int64], row: int, is_padding: NDArray[np.bool_] | None

@@ -88,6 +88,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
                 problem="one is missing",
                 fix="give both, or neither",
             )
+        # Read from torch.distributed or torchrun, where the caller names none.
         if self.rank is None:
             self.rank, self.world_size = _place_of_process()
         fix = "give the number of ranks"
@@ -209,6 +210,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             )
         numbers = _numbers_of(state, rows=len(self.dataset))
         _, workers = _worker()
+        # A state of one worker counts the rows of all, so any number can load it.
         if numbers["workers"] not in (1, workers):
             raise RunError(
                 where="state",
@@ -260,6 +262,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         batch has one index for each row. Where there is none, nothing is checked.
         """
         _, workers = _worker()
+        # One worker reads every row in order, whatever a batch holds.
         if workers == 1 or _FETCHED not in caller.f_locals:
             return
         indexes = caller.f_locals[_FETCHED]

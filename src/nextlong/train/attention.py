@@ -234,6 +234,7 @@ def _attend_each(
     # Kernels without a T × T matrix cannot share key-value heads in float32.
     if query.is_cuda and query.dtype == torch.float32:
         key, value = _one_group_per_head(query, key, value)
+    # Grouped-query attention: several query heads share keys and values.
     shares_heads = key.shape[1] < query.shape[1]
 
     outputs = []

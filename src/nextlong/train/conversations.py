@@ -121,6 +121,7 @@ def render(
                 "answers",
             )
         answers.append((len(prompt), len(text)))
+    # What the template adds behind the last answer belongs to no answer.
     whole = _text_of(conversation, tokenizer, turns=len(conversation.messages))
     _check_appended(whole, text, conversation)
     return _tokens_of(whole, answers, tokenizer)

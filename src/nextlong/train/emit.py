@@ -170,6 +170,7 @@ class Settings:
     def machines(self) -> str:
         """The options of torchrun: machines, devices of each, and where they meet."""
         count = self.recipe.hardware.count
+        # Machines are full, or there is one.
         nodes = -(-count // _GPUS_PER_NODE)
         options = f"--nnodes {nodes} --nproc-per-node {min(_GPUS_PER_NODE, count)}"
         if nodes == 1:
@@ -357,6 +358,7 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
 
 def _trainer(name: str) -> Trainer:
     """Return a trainer by its name. Raises RecipeError for an unknown one."""
+    # Those of this package, and of others by entry points.
     trainers: dict[str, Trainer] = TRAINERS.declarations(Trainer)
     if name in trainers:
         return trainers[name]

@@ -79,6 +79,7 @@ def install_loss(model: PreTrainedModel, *, block_tokens: int = 2048) -> None:
         if per_token:
             return CausalLMOutputWithPast(loss=losses)
         if num_items_in_batch is None:
+            # Nothing predicts the first token, whatever its label.
             is_predicted = labels[:, 1:] != IGNORED
             num_items_in_batch = int(is_predicted.sum())
         return CausalLMOutputWithPast(loss=losses.sum() / num_items_in_batch)
@@ -156,6 +157,7 @@ class _HeadLoss(torch.autograd.Function):  # type: ignore[misc]
         )
         losses = []
         with torch.autocast(states.device.type, enabled=False):
+            # The head is rounded once, each block when it is its turn.
             factor = _factor(weight, dtype)
             for block, target in blocks:
                 logits = _logits(_factor(block, dtype), factor, bias, scale)

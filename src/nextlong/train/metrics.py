@@ -85,6 +85,7 @@ class Metrics:
     def step(self, step: TrainedStep) -> None:
         """Log a step."""
         self._append(STEPS, asdict(step))
+        # A spike is one over the losses before it.
         losses = [*self._recent_losses, step.loss]
         self._recent_losses = losses[-_SPIKE_WINDOW:]
 

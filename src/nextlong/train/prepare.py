@@ -82,6 +82,7 @@ class Prepared:
             len(self.rows), order="shuffled", seed=self.recipe.seed, epoch=epoch
         )
         first = step_of_epoch * self.rows_per_step
+        # The order is that of the seed and the epoch, whatever was read before.
         numbers: NDArray[np.int64] = order[first : first + self.rows_per_step]
         return numbers.reshape(-1, self.recipe.training.micro_batch_rows)
 

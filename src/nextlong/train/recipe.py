@@ -31,7 +31,7 @@ from pydantic import (
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Positive, PositiveLength, Section, keyed
 from nextlong.recipe.text import as_yaml, invalid_keys, merge, read_file
-from nextlong.text import Json
+from nextlong.text import Json, counted
 
 _Share = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["sequence", "document", "row"]
@@ -211,6 +211,7 @@ class Training(Section):
         # Counted from 1, so that the first step has a rate above 0.
         if step <= self.warmup_steps:
             return self.lr * step / self.warmup_steps
+        # One step more than there are, so that no step has a rate of 0.
         done = (step - self.warmup_steps) / (self.steps + 1 - self.warmup_steps)
         left = {
             "constant": 1.0,
@@ -438,7 +439,8 @@ def micro_batches(
             where="hardware.count",
             value=devices,
             problem=f"cannot share the {rows_per_step} rows of a step evenly, with "
-            f"{ranks_per_row} devices per row ({rows_at_once} rows at once)",
+            f"{counted(ranks_per_row, 'device')} per row "
+            f"({counted(rows_at_once, 'row')} at once)",
             fix="change hardware.count, hardware.ranks_per_row, "
             "training.micro_batch_rows or training.tokens_per_step",
         )
@@ -512,6 +514,7 @@ def recipe_from(
     if model is not None:
         unused.add("model.scratch")
     keys = preset(name) if name else {}
+    # What the user gives comes later, and wins.
     preset_overrides = [
         f"{key}={json.dumps(value)}"
         for key, (value, _) in keys.items()

@@ -199,7 +199,14 @@ def _read_offsets(name: str, data: memoryview, entry: Json) -> list[int]:
         raise ValueError(
             f"{name} has {count} samples, index.json says {entry['samples']}"
         )
-    offsets: list[int] = np.frombuffer(data, "<u4", count + 1, _UINT32_BYTES).tolist()
+    # Behind the number of samples.
+    numbers = np.frombuffer(
+        data,
+        dtype="<u4",
+        count=count + 1,
+        offset=_UINT32_BYTES,
+    )
+    offsets: list[int] = numbers.tolist()
     first_header_byte = _UINT32_BYTES * (count + 2)
     header = json.loads(bytes(data[first_header_byte : offsets[0]]))
     for key, value in header.items():
@@ -241,8 +248,13 @@ def _array(value: memoryview) -> NDArray[np.uint32]:
     """
     axes = value[0] >> 2
     width = 1 << (value[0] & 3)
-    shape = np.frombuffer(value, f"<u{width}", axes, 1)
-    numbers = np.frombuffer(value, "<u4", offset=1 + axes * width)
+    shape = np.frombuffer(
+        value,
+        dtype=f"<u{width}",
+        count=axes,
+        offset=1,
+    )
+    numbers = np.frombuffer(value, dtype="<u4", offset=1 + shape.nbytes)
     return numbers.reshape(shape.tolist())
 
 

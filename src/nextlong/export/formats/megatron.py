@@ -96,7 +96,13 @@ def _write_index(path: Path, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -
     # Each sequence is a document, so their bounds are 0, 1, 2, …
     bounds = np.arange(len(lengths) + 1, dtype="<i8")
     code = _DTYPE_CODES[dtype.name]
-    header = _HEADER.pack(_MAGIC, _VERSION, code, len(lengths), len(bounds))
+    header = _HEADER.pack(
+        _MAGIC,
+        _VERSION,
+        code,
+        len(lengths),
+        len(bounds),
+    )
     arrays = (lengths.astype("<i4"), byte_offsets.astype("<i8"), bounds)
     with path.open("wb") as file:
         file.write(header)
@@ -153,12 +159,24 @@ def _read_index(path: Path) -> tuple[NDArray[np.int32], np.dtype[Any]]:
     dtype = np.dtype(names[code])
     # Behind the header: the lengths of the sequences, their byte offsets, and the bounds
     # of documents in sequences.
-    first_length = _HEADER.size
-    first_pointer = first_length + 4 * sequences
-    first_bound = first_pointer + 8 * sequences
-    lengths = np.frombuffer(index, "<i4", sequences, first_length)
-    pointers = np.frombuffer(index, "<i8", sequences, first_pointer)
-    documents = np.frombuffer(index, "<i8", bounds, first_bound)
+    lengths = np.frombuffer(
+        index,
+        dtype="<i4",
+        count=sequences,
+        offset=_HEADER.size,
+    )
+    pointers = np.frombuffer(
+        index,
+        dtype="<i8",
+        count=sequences,
+        offset=_HEADER.size + lengths.nbytes,
+    )
+    documents = np.frombuffer(
+        index,
+        dtype="<i8",
+        count=bounds,
+        offset=_HEADER.size + lengths.nbytes + pointers.nbytes,
+    )
     if not np.array_equal(documents, np.arange(sequences + 1)):
         raise ValueError(
             f"{path.name} does not have exactly one document for every sequence"

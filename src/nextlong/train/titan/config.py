@@ -106,6 +106,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
         hf_assets_path=path,
         dump_folder=str(Path(recipe.out)),
         tokenizer=NoTokenizer(),
+        # Components of ours, each built from the same recipe on all ranks.
         dataloader=RowsLoader.Config(recipe=as_json),
         loss=_loss(recipe, ready.config.vocab_size, row_tokens=row_tokens),
         optimizer=OptimizersContainer.Config(
@@ -137,6 +138,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
             interval=recipe.checkpoints.every_steps,
             keep_latest_k=max(2, recipe.checkpoints.keep_last),
             initial_load_path=path,
+            # Weights come from safetensors, and the last save is read by transformers.
             initial_load_in_hf=True,
             last_save_in_hf=True,
             export_dtype=precision,

@@ -105,6 +105,7 @@ def _start_processes(ready: Prepared, console: Console) -> None:
     ready.begin(resumes=_has_checkpoint(ready))
     for line in ready.notes():
         tables.say(line, console)
+    # Each process runs this command again, and finds torchrun's variables.
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     torchrun += ["--nproc-per-node", str(count)]
     recipe_file = str(ready.out / "recipe.yaml")
