@@ -1,1 +1,1 @@
-"""Retrieval: chunks → vectors → candidates, near-duplicates, and the sample of meta-documents."""
+"""Retrieval: chunks → vectors → candidates; near-duplicates, and what is sampled."""

@@ -2,14 +2,14 @@
 
 In:  DOCUMENTS and CHUNKS, and an encoder, which its preparation step may have fitted or
      tried.
-Out: VECTORS, float16 (rows, dimensions), row i for chunk row i, of unit length, so that the
-     inner product is the cosine. Half precision changes a cosine by less than 0.001. With a
-     shortlist, the vectors of all other chunks are zero.
+Out: VECTORS, float16 (rows, dimensions), row i for chunk row i, of unit length, so that
+     the inner product is the cosine. Half precision changes a cosine by less than
+     0.001. With a shortlist, the vectors of all other chunks are zero.
 
-A shard may take a transformer hours, so its task embeds only a slice, and a joining task
-follows the last slice of each shard. The last digits of a vector depend on which texts are
-encoded together, so slices depend only on the shards and the `ExecutionResult`, never on
-the workers.
+A shard may take a transformer hours, so its task embeds only a slice, and a joining
+task follows the last slice of each shard. The last digits of a vector depend on which
+texts are encoded together, so slices depend only on the shards and the
+`ExecutionResult`, never on the workers.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ from nextlong.retrieval.shortlist import ShortlistFiles, embedded_rows
 # The DOCUMENTS, CHUNKS and SHORTLIST (if any) of a shard.
 _Shard = tuple[Path, Path, Path | None]
 
-# Encoded at a time: an encoder sorts them by length, or keeps several requests in flight.
+# Encoded at a time: an encoder sorts them by length, or keeps several requests in
+# flight.
 _BLOCK_CHUNKS: Final = 4096
 _LENGTH_TOLERANCE: Final = 1e-2
 MIN_SLICES: Final = 16  # into which a small corpus is sliced
@@ -83,8 +84,8 @@ def embed_rows(
     """Embed the chunks of a shard, all or the shortlisted, or a `part` of these.
 
     Writes `{out}.vectors.npy`, float16 (chunks, dimensions), or `{out}.slice.npy` if
-    `prepared` is an ExecutionResult. Raises EncoderError, naming chunk and document, for a
-    vector that is not finite, not of unit length or of the wrong width.
+    `prepared` is an ExecutionResult. Raises EncoderError, naming chunk and document,
+    for a vector that is not finite, not of unit length or of the wrong width.
     """
     model = _loaded(encoder, prepared)
     documents, chunks, shortlist = shard
@@ -145,7 +146,7 @@ def _wrong_vector(
 def join_slices(
     out: Path, shard: _Shard, *, tasks: Sequence[int], dimensions: int
 ) -> EmbedResult:
-    """Write `{out}.vectors.npy` of a shard from the slices of the given tasks, in order."""
+    """Write `{out}.vectors.npy` of a shard from the slices of tasks, in order."""
     folder = out.parent.parent  # `out` is inside this task's private folder
     paths = [folder / f"part-{number:05d}.slice.npy" for number in tasks]
     slices = (np.load(path, mmap_mode="r") for path in paths)
@@ -278,7 +279,8 @@ def encoder_step(
         return kind.prepare(encoder, corpus(done), seed=seed)
 
     depends_on = kind.depends_on(encoder, seed=seed)
-    # The files of a local model say what it is; its path depends on the working directory.
+    # The files of a local model say what it is; its path depends on the working
+    # directory.
     is_local = "files" in depends_on
     model = f"{encoder.section}:" if is_local else encoder.model
     return Step(

@@ -4,11 +4,11 @@ In:  VECTORS, the queries, and the number of neighbours that each query gets.
 Out: a trained template, the filled parts, and the number of clusters to visit for the
      required recall, which is measured on the recipe's own queries.
 
-A recipe that sets `exact` has none of these steps. Under `auto`, the estimated costs of exact
-search and of an index choose: one multiplication per query, vector and dimension, against
-building an index of which a query visits a small part. All rates are for one core
-(`bench/search.py` measures them), so both sides scale alike with cores. If `auto` chooses
-exact search, `index` records why; the other steps are empty.
+A recipe that sets `exact` has none of these steps. Under `auto`, the estimated costs of
+exact search and of an index choose: one multiplication per query, vector and dimension,
+against building an index of which a query visits a small part. All rates are for one
+core (`bench/search.py` measures them), so both sides scale alike with cores. If `auto`
+chooses exact search, `index` records why; the other steps are empty.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ _QUERY_S = 1.5e-4
 FOUND_S = 8e-7  # per neighbour
 # Measured: searching the graph takes as long as comparing with this many centres.
 _GRAPH_CENTRES = 50_000
-# Measured on 300,000 LSA vectors: a quarter of them visited for k = 1,088, an eighth for
-# k = 200.
+# Measured on 300,000 LSA vectors: a quarter of them visited for k = 1,088, an eighth
+# for k = 200.
 _SPREAD = 4.0
 # An approximate search must take less than half of the time of an exact one.
 _WORTH = 0.5
 # Below this, exact search takes seconds.
 _MIN_VECTORS = 100_000
-# Files of an index at least, so that each cluster is read from few files, and vectors of one
-# file at most, so that many tasks fill a very large index.
+# Files of an index at least, so that each cluster is read from few files, and vectors
+# of one file at most, so that many tasks fill a very large index.
 _PARTS = 32
 _PART_VECTORS = 1 << 21
 # Bounds of tuning tasks, so that merging their results takes seconds.
@@ -72,8 +72,8 @@ _TUNE_VECTORS = 1 << 20
 # Vectors to train product codes on: 39 for each of the 256 values of a quantizer.
 _MIN_TRAINED_CODES = 10_000
 
-# The neighbours of a query: {"neighbours": n}, or {"chars": c}, as many documents as hold c
-# characters in this corpus.
+# The neighbours of a query: {"neighbours": n}, or {"chars": c}, as many documents as
+# hold c characters in this corpus.
 NeighbourCount = Mapping[str, float]
 
 
@@ -110,7 +110,10 @@ def choose(load: SearchLoad, *, has_gpu: bool = False) -> tuple[str, str]:
             f"{index_time}"
         )
         return EXACT, reason
-    reason = f"{search} would take {exact_time}, building and searching an index {index_time}"
+    reason = (
+        f"{search} would take {exact_time}, building and searching an index "
+        f"{index_time}"
+    )
     return _largest_fitting(vectors * dimensions, dimensions), reason
 
 

@@ -1,9 +1,9 @@
 """Mine candidates: the nearest chunks of each meta-chunk, or documents of a document.
 
-In:  META_DOCUMENTS or ids of documents; VECTORS, of unit length, so that the inner product
-     is the cosine; an index.
-Out: CANDIDATES, descending by cosine. A query's own document, which would be nearest, is
-     excluded (paper §3.1.2).
+In:  META_DOCUMENTS or ids of documents; VECTORS, of unit length, so that the inner
+     product is the cosine; an index.
+Out: CANDIDATES, descending by cosine. A query's own document, which would be nearest,
+     is excluded (paper §3.1.2).
 
 In a small corpus, a task searches all vectors for a range of queries. Exact search of a
 large corpus reads the vectors once, block by block, for all queries
@@ -55,7 +55,8 @@ from nextlong.retrieval.indexes.exact import open_exact
 from nextlong.retrieval.sample import query_ranges, read_queries
 from nextlong.retrieval.shortlist import MineResult, ShortlistFiles, judge_shortlist
 
-# Queries searched for at a time, which bounds memory for a document of a million chunks.
+# Queries searched for at a time, which bounds memory for a document of a million
+# chunks.
 _BATCH = 8192
 # Vectors that a task of a large exact search holds in memory.
 BLOCK_BYTES = 1 << 31
@@ -65,9 +66,9 @@ MAX_SAMPLE = 1 << 20
 # about 4 k vectors reach the bound. For more than MAX_SAMPLE / 8 · k vectors the sample
 # has fewer of the k, and the margin is larger.
 _SAMPLED_NEIGHBOURS = 8
-# Queries of a `least_scores` task, which reads the whole sample (2 GB at 1,024 dimensions)
-# and multiplies it for a minute. With MOST_QUERIES per task, it took 31 % of the time at
-# 10^8 chunks on 64 nodes (bench/simulate.py).
+# Queries of a `least_scores` task, which reads the whole sample (2 GB at 1,024
+# dimensions) and multiplies it for a minute. With MOST_QUERIES per task, it took 31 %
+# of the time at 10^8 chunks on 64 nodes (bench/simulate.py).
 LEAST_SCORES_QUERIES = 2048
 
 _Paths = Sequence[Path]
@@ -262,8 +263,8 @@ def _merge(
     count, dimensions = queries_QD.shape
     min_scores_Q = _read_min_scores(scans.min_scores)[first : first + count]
     parts = [_BlockNeighbours.read(stem, first, count) for stem in scans.blocks]
-    # Blocks compare rough scores with the bound, so only neighbours above it by more than
-    # the rounding error are certain.
+    # Blocks compare rough scores with the bound, so only neighbours above it by more
+    # than the rounding error are certain.
     error = exact_cpu.ROUNDING * exact_cpu.rounding_error(dimensions)
     neighbours = []
     cosines = []
@@ -319,8 +320,8 @@ def mine_steps(
 ) -> list[Step]:
     """Return the steps from VECTORS to CANDIDATES of the queries; the last is `name`.
 
-    `before` built an index or a shortlist. The other steps search by blocks of the corpus;
-    they have no tasks where one block holds all vectors.
+    `before` built an index or a shortlist. The other steps search by blocks of the
+    corpus; they have no tasks where one block holds all vectors.
     """
     shared = (vectors, queries, *before)
     config: dict[str, Any] = dict(neighbours)
@@ -383,7 +384,7 @@ def mine_steps(
     resources = Resources(gpu="unused" if search.device == "cpu" else "optional")
     scanning: list[Step] = []
     if search.index in (AUTO, EXACT):
-        least = Step(
+        least_scores = Step(
             name="least_scores",
             version=2,
             config=config,
@@ -394,12 +395,12 @@ def mine_steps(
             name="scan",
             version=1,
             config=config,
-            inputs=(*shared, least),
+            inputs=(*shared, least_scores),
             tasks=scan_tasks,
             result=MineResult,
             resources=resources,
         )
-        scanning = [least, scan]
+        scanning = [least_scores, scan]
     mine = Step(
         name=name,
         version=5,

@@ -1,10 +1,11 @@
 """Sample the meta-documents, or list all documents, and divide queries into tasks.
 
 In:  CHUNKS, and the content hashes and lengths of all documents.
-Out: META_DOCUMENTS (for NExtLong), or DOCS and the ids of the queries (for methods of whole
-     documents).
+Out: META_DOCUMENTS (for NExtLong), or DOCS and the ids of the queries (for methods of
+     whole documents).
 
-Sampling is by a keyed hash of the content, so that neither file order nor sharding matters.
+Sampling is by a keyed hash of the content, so that neither file order nor sharding
+matters.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class DrawResult(TaskResult):
     """Counts of the documents that have chunks.
 
     `dropped`: sampled documents by reason, which are no queries. `dropped_examples`
-    holds their first chunk, their chunks and 0, as their tokens are not counted in full.
+    holds their first chunk, their chunks and 0, as their tokens are not counted in
+    full.
     """
 
     documents: int
@@ -159,8 +161,8 @@ def _with_checked(
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the sample with the `unchecked` documents that fit, and those that do not.
 
-    Only documents that come before the end of the sample are checked, because reading one
-    takes as long as reading a whole sequence.
+    Only documents that come before the end of the sample are checked, because reading
+    one takes as long as reading a whole sequence.
     """
     unchecked = np.sort(unchecked, order=_SAMPLED_ORDER)
     # (unchecked,) how many documents of `drawn` come before each.
@@ -208,8 +210,8 @@ def list_documents(
 ) -> DrawResult:
     """List all documents, and `seeds` of them (None: all) as queries.
 
-    Writes `{out}.docs.npy`, META_DOCUMENTS in shard order, and `{out}.queries.npy`, the ids
-    of the queries' vectors.
+    Writes `{out}.docs.npy`, META_DOCUMENTS in shard order, and `{out}.queries.npy`, the
+    ids of the queries' vectors.
     """
     docs = [np.empty(0, schemas.META_DOCUMENTS)]
     rows = [np.empty(0, np.int64)]
@@ -247,14 +249,15 @@ class Queries(NamedTuple):
 def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries:
     """Return the queries of rows [first, last).
 
-    They are all chunks of META_DOCUMENTS rows, or documents by the ids of their vectors.
+    They are all chunks of META_DOCUMENTS rows, or documents by the ids of their
+    vectors.
     """
     stored = np.load(path, mmap_mode="r")
     rows: NDArray[Any] = np.asarray(stored[first:last])
     if rows.dtype == np.int64:
         return Queries(rows, np.stack([rows, rows + 1], axis=1), first)
-    # (queries,) each: the first chunk of the query's document, and its number of chunks. A
-    # query excludes all of them.
+    # (queries,) each: the first chunk of the query's document, and its number of
+    # chunks. A query excludes all of them.
     starts = np.repeat(rows["first_chunk"], rows["chunks"])
     counts = np.repeat(rows["chunks"], rows["chunks"])
     return Queries(
@@ -316,10 +319,13 @@ def meta_documents_step(
     max_chars: int,
     long_documents: LongDocuments | None,
 ) -> Step:
-    """Return the step that samples META_DOCUMENTS from CHUNKS of at most `max_chars` characters.
+    """Return the step that samples META_DOCUMENTS from CHUNKS.
 
-    `long_documents`: None if no document is probably longer than a sequence. The sample is
-    then the same for other lengths and tokenizers, which share the search for candidates.
+    The chunks have at most `max_chars` characters.
+
+    `long_documents`: None if no document is probably longer than a sequence. The sample
+    is then the same for other lengths and tokenizers, which share the search for
+    candidates.
     """
     min_meta_chunks = compose.min_meta_chunks
     sampling: Json = {

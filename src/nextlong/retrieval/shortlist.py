@@ -1,23 +1,23 @@
 """Shortlist the chunks to embed by BM25, so that a transformer encodes fewer.
 
 In:  DOCUMENTS and CHUNKS, and the sampled META_DOCUMENTS.
-Out: SHORTLIST, uint8 (chunks,) for each shard: the bits _SHORTLISTED and _CONTROL. Chunks
-     with either bit are embedded.
+Out: SHORTLIST, uint8 (chunks,) for each shard: the bits _SHORTLISTED and _CONTROL.
+     Chunks with either bit are embedded.
 
-The shortlist holds the chunks of the meta-documents and, for each meta-chunk, its share of
-the `mine.shortlist_chunks` best chunks by BM25 (after LiteLong, arXiv 2509.15568). A sample
-of the corpus gives the score of the chunk at that rank, and each shard marks its chunks that
-reach this score for some meta-chunk, so no rankings are merged. Up to SAMPLED_CHUNKS chunks,
-the sample is the whole corpus and the ranks are exact.
+The shortlist holds the chunks of the meta-documents and, for each meta-chunk, its share
+of the `mine.shortlist_chunks` best chunks by BM25 (after LiteLong, arXiv 2509.15568). A
+sample of the corpus gives the score of the chunk at that rank, and each shard marks its
+chunks that reach this score for some meta-chunk, so no rankings are merged. Up to
+SAMPLED_CHUNKS chunks, the sample is the whole corpus and the ranks are exact.
 
 _CONTROL marks a random 1 % of all chunks, all embedded. The control chunk nearest to a
-meta-chunk has rank 100 on average, so the share of meta-chunks for which it is shortlisted
-estimates the coverage of chunks around that rank (docs/search.md). Control chunks among the
-nearest *embedded* chunks would measure deeper ranks instead.
+meta-chunk has rank 100 on average, so the share of meta-chunks for which it is
+shortlisted estimates the coverage of chunks around that rank (docs/search.md). Control
+chunks among the nearest *embedded* chunks would measure deeper ranks instead.
 
 BM25 is Lucene's (k1 = 1.2, b = 0.75). Only the words of a meta-chunk with the highest
-weights are looked up, as in Lucene's "more like this": words of most chunks take most of the
-time and hardly change the ranking. Shapes: V words of the vocabulary.
+weights are looked up, as in Lucene's "more like this": words of most chunks take most
+of the time and hardly change the ranking. Shapes: V words of the vocabulary.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ if TYPE_CHECKING:
 _SHORTLISTED = 1
 _CONTROL = 2
 CONTROL_SHARE: Final = 0.01
-# Share of the meta-chunks with a control chunk among their candidates from which the estimate
-# is shown (others bias it).
+# Share of the meta-chunks with a control chunk among their candidates from which the
+# estimate is shown (others bias it).
 _MIN_JUDGED: Final = 0.95
 SAMPLED_CHUNKS: Final = 1 << 17
 # In the sample; the score at a lower rank would be chance.
@@ -94,8 +94,8 @@ class _ShortlistResult(TaskResult):
 class MineResult(TaskResult):
     """Queries and candidates.
 
-    `judged` queries have a control chunk among their candidates; of these, the nearest one
-    of `shortlisted` is.
+    `judged` queries have a control chunk among their candidates; of these, the nearest
+    one of `shortlisted` is.
     """
 
     queries: int
@@ -167,8 +167,9 @@ def _choose_words(
 ) -> TaskResult:
     """Choose the words by which meta-chunks are looked up, and their least scores.
 
-    They are those of some `rows` of META_DOCUMENTS. Writes `{out}.queries.npz`, the counts
-    of these words, CSR float32 (queries, V), and `{out}.least.npy`, float32 (queries,).
+    They are those of some `rows` of META_DOCUMENTS. Writes `{out}.queries.npz`, the
+    counts of these words, CSR float32 (queries, V), and `{out}.least.npy`, float32
+    (queries,).
     """
     from scipy import sparse
 
@@ -181,8 +182,8 @@ def _choose_words(
     counts = _count_known(hashes, bounds, vocabulary.hashes)
     queries = _heaviest_words(counts, counts.data * vocabulary.idf[counts.indices])
 
-    # The document's own chunks score best for each of its chunks, but do not count among
-    # the chunks that it is given.
+    # The document's own chunks score best for each of its chunks, but do not count
+    # among the chunks that it is given.
     own = np.repeat(metas["chunks"], metas["chunks"])
     in_sample = (share / own + own) * summary.sampled / max(1, summary.chunks)
     ranks = np.maximum(_MIN_RANK, np.ceil(in_sample)).astype(np.int64)
@@ -314,7 +315,8 @@ def describe_shortlist(done: Artifacts) -> str:
     return (
         f"{share}; the shortlist has about {coverage:.0%} of the chunks around rank "
         f"{1 / CONTROL_SHARE:.0f} of a meta-chunk (estimated from "
-        f"{counted(judged, 'meta-chunk')} and a random {CONTROL_SHARE:.0%} of all chunks)"
+        f"{counted(judged, 'meta-chunk')} and a random {CONTROL_SHARE:.0%} of all "
+        "chunks)"
     )
 
 
@@ -390,9 +392,9 @@ def _scores(
 
     CSR (queries of the block, chunks).
     """
-    # A score is summed in the order of the query's words: blocks and shards do not change
-    # its bits. `postings`, (queries + 1,), is the number of products of all queries before
-    # each one.
+    # A score is summed in the order of the query's words: blocks and shards do not
+    # change its bits. `postings`, (queries + 1,), is the number of products of all
+    # queries before each one.
     chunks_of_word = np.diff(weights.indptr)
     ends = np.cumsum(chunks_of_word[queries.indices])
     postings = np.append(0, ends)[queries.indptr]

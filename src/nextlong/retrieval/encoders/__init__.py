@@ -1,1 +1,4 @@
-"""Encoders: texts → unit vectors; one module each, of which only the one that the recipe names is imported."""
+"""Encoders: texts → unit vectors; one module each.
+
+Only the one that the recipe names is imported.
+"""

@@ -1,8 +1,8 @@
 """The contract of an encoder: texts in, unit vectors out.
 
 Each module here is one encoder, named as the module with hyphens for underscores; its
-options are the section of that name in `encoder`. Other code calls only the `EncoderKind`
-that the module declares as ENCODER, and never checks its name.
+options are the section of that name in `encoder`. Other code calls only the
+`EncoderKind` that the module declares as ENCODER, and never checks its name.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LoadedEncoder(Protocol):
         """Width of the vectors."""
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors of the texts, shape (n, dimensions), each of unit length."""
+        """Return the vectors of the texts, (n, dimensions), each of unit length."""
 
 
 def unit_or_drawn(
@@ -57,8 +57,8 @@ def unit_or_drawn(
 
     One shorter than `min_length` becomes a random direction, by the hash of its text.
     """
-    # A zero vector would stop the run. Equal texts get equal vectors, so near-duplicates
-    # are still found.
+    # A zero vector would stop the run. Equal texts get equal vectors, so
+    # near-duplicates are still found.
     lengths = np.linalg.norm(vectors, axis=1)
     for row in np.flatnonzero(lengths < min_length).tolist():
         text = texts[row].encode("utf-8", "surrogatepass")
@@ -81,8 +81,8 @@ class Speed(NamedTuple):
 class Shape(NamedTuple):
     """What sets a transformer's operations.
 
-    It takes 2 operations per parameter and token, and 4 per token, layer and dimension for
-    each token that it attends to.
+    It takes 2 operations per parameter and token, and 4 per token, layer and dimension
+    for each token that it attends to.
     """
 
     layers: int

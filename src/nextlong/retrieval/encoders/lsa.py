@@ -2,11 +2,12 @@
 
 In:  texts. Out: float32 (n, dimensions), unit rows.
 
-It is the built-in encoder, so that a first run needs neither a download nor a GPU. Terms and
-weights equal those of scikit-learn's TfidfVectorizer(sublinear_tf=True) (tested), but words
-are split and looked up by NumPy and Arrow over whole batches, so the whole encoder is over
-twice as fast as that vectorizer alone. The SVD is the randomized one of Halko, Martinsson
-and Tropp (2011). A single thread gives the same bits on every run, whatever the batches.
+It is the built-in encoder, so that a first run needs neither a download nor a GPU.
+Terms and weights equal those of scikit-learn's TfidfVectorizer(sublinear_tf=True)
+(tested), but words are split and looked up by NumPy and Arrow over whole batches, so
+the whole encoder is over twice as fast as that vectorizer alone. The SVD is the
+randomized one of Halko, Martinsson and Tropp (2011). A single thread gives the same
+bits on every run, whatever the batches.
 """
 
 from __future__ import annotations
@@ -39,20 +40,20 @@ from nextlong.rng import rng_for
 
 # Characters looked up at a time: each batch builds a hash table of all terms.
 _BATCH_CHARS: Final = 1 << 22
-# Characters split at a time, and when the distinct words are collected: the arrays fit into
-# caches.
+# Characters split at a time, and when the distinct words are collected: the arrays fit
+# into caches.
 _CUT_CHARS: Final = 1 << 18
 _ENCODED_CHARS: Final = 1 << 20
 _OVERSAMPLING: Final = 16
-# float32 noise: singular values below this share of the first, and shorter projections, are
-# meaningless.
+# float32 noise: singular values below this share of the first, and shorter projections,
+# are meaningless.
 _NEGLIGIBLE: Final = 1e-5
 _GRAM_ROWS: Final = 4096
 
 _SPACE: Final = 0x20
-# Scripts written without spaces between words: Thai to Myanmar, Khmer, kana, Han, Hangul,
-# their compatibility forms and the Han planes. Hangul uses spaces, but its particles attach
-# to words.
+# Scripts written without spaces between words: Thai to Myanmar, Khmer, kana, Han,
+# Hangul, their compatibility forms and the Han planes. Hangul uses spaces, but its
+# particles attach to words.
 _UNSPACED: Final = (
     (0x0E00, 0x0EFF),
     (0x1000, 0x109F),
@@ -281,8 +282,8 @@ def _fit_lsa(
 ) -> Lsa:
     """Fit on a sample of the chunks: `dimensions` or the rank of the sample.
 
-    Terms are in at least 2 texts and at most half of them (all terms if these are too few);
-    the `max_terms` most frequent.
+    Terms are in at least 2 texts and at most half of them (all terms if these are too
+    few); the `max_terms` most frequent.
     """
     names, columns, starts = _distinct_words(texts)
     counts = _count(columns, starts, width=len(names))
@@ -338,8 +339,8 @@ def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
 
     Returns an Arrow array of UTF-32 bytes, and the bounds of each text.
     """
-    # A word is a run of letters, digits, underscores and marks; a run in a script without
-    # spaces becomes character pairs.
+    # A word is a run of letters, digits, underscores and marks; a run in a script
+    # without spaces becomes character pairs.
     characters = "\n".join(texts).encode("utf-32-le", "surrogatepass")
     lowered, is_unspaced = _characters()
     codes = np.frombuffer(characters, np.uint32)

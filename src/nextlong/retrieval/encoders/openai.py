@@ -4,9 +4,9 @@ Such as vLLM, TEI, llama.cpp and commercial providers.
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
 
-Each batch is one request; threads send several at a time. Retries (`client.py`) are logged,
-but rarely, as waits may add up to minutes. Responses are checked for count, order and width:
-a server that drops an input would shift all vectors after it.
+Each batch is one request; threads send several at a time. Retries (`client.py`) are
+logged, but rarely, as waits may add up to minutes. Responses are checked for count,
+order and width: a server that drops an input would shift all vectors after it.
 """
 
 from __future__ import annotations
@@ -41,14 +41,19 @@ _log = logging.getLogger(__name__)
 
 
 class OpenAIOptions(Section):
-    """Options of `encoder.model: openai:<model>`: any server that speaks the OpenAI embeddings API."""
+    """Options of `encoder.model: openai:<model>`.
+
+    It is any server that speaks the OpenAI embeddings API.
+    """
 
     base_url: Annotated[str, MayBePrivate()] = Field(
         "https://api.openai.com/v1", description="without /embeddings"
     )
     api_key_env: Annotated[str, Operational()] = Field(
         "OPENAI_API_KEY",
-        description="environment variable with the API key; no key is sent if it is unset",
+        description=(
+            "environment variable with the API key; no key is sent if it is unset"
+        ),
     )
     batch_size: Annotated[Positive, Operational()] = Field(
         64, description="chunks per request"

@@ -2,16 +2,17 @@
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
 
-On a CPU the library's own `encode` sorts the texts of one call by length, so that batches
-hold little padding, and restores the order. On a GPU a slice of a shard is one call, whose
-texts are tokenized ahead of the model (`retrieval/batches.py`). bfloat16 is used on GPUs that
-support it, or if a trial finds it faster: the vectors of all-MiniLM-L6-v2 then have a cosine
-over 0.9999 to its float32 vectors. Norms are computed in float32.
+On a CPU the library's own `encode` sorts the texts of one call by length, so that
+batches hold little padding, and restores the order. On a GPU a slice of a shard is one
+call, whose texts are tokenized ahead of the model (`retrieval/batches.py`). bfloat16 is
+used on GPUs that support it, or if a trial finds it faster: the vectors of
+all-MiniLM-L6-v2 then have a cosine over 0.9999 to its float32 vectors. Norms are
+computed in float32.
 
-A trial on some chunks chooses precision, threads and task size, timed in CPU seconds, because
-the capabilities that a CPU reports do not predict its speed. All tasks use this
-ExecutionResult, also if the run is resumed on another machine, because another choice changes
-the last digits of the vectors.
+A trial on some chunks chooses precision, threads and task size, timed in CPU seconds,
+because the capabilities that a CPU reports do not predict its speed. All tasks use this
+ExecutionResult, also if the run is resumed on another machine, because another choice
+changes the last digits of the vectors.
 """
 
 from __future__ import annotations
@@ -133,8 +134,8 @@ class _SentenceTransformersEncoder:
     ) -> None:
         """Load the model.
 
-        Raises EncoderError if package, model or device is missing, or if the options do not
-        fit the model.
+        Raises EncoderError if package, model or device is missing, or if the options do
+        not fit the model.
         """
         self._name = name
         self._options = options
@@ -156,7 +157,8 @@ class _SentenceTransformersEncoder:
     def _check_task(self) -> None:
         """Raise EncoderError for a task of a model without any.
 
-        The library ignores an unknown task silently; older versions do not name the options.
+        The library ignores an unknown task silently; older versions do not name the
+        options.
         """
         if self._options.task is None or not hasattr(self.model, "get_model_kwargs"):
             return
@@ -256,7 +258,7 @@ class _SentenceTransformersEncoder:
 
 
 class _TorchDevice:
-    """The device of a model: a GPU is given batches without waiting for their vectors."""
+    """The device of a model: a GPU is given batches without waiting for vectors."""
 
     def __init__(self, model: Any, options: dict[str, str]) -> None:
         self._model = model.eval()
@@ -287,7 +289,7 @@ class _TorchDevice:
         return pinned
 
     def encode(self, features: batches.Features) -> None:
-        """Compute the vectors of a batch; a GPU does so later, in the order of batches."""
+        """Compute the vectors of a batch; a GPU does so later, batch after batch."""
         import torch
 
         device = self._model.device
@@ -416,8 +418,8 @@ def _precision(device: str) -> str:
     """Return the precision that `dtype: auto` chooses without a trial."""
     import torch
 
-    # GPUs support bfloat16 in hardware from Ampere (8.0) on; earlier ones emulate it. For
-    # CPUs a trial decides.
+    # GPUs support bfloat16 in hardware from Ampere (8.0) on; earlier ones emulate it.
+    # For CPUs a trial decides.
     if device.startswith("cuda") and torch.cuda.get_device_capability(device) >= (8, 0):
         return "bfloat16"
     return "float32"
@@ -507,8 +509,8 @@ def _try_on_cpu(
 def _has_room_for_copies(model: Any) -> bool:
     """Return whether each core may hold a copy of the model.
 
-    Each single-threaded task has one; together they may take half of the free memory, if
-    it is known.
+    Each single-threaded task has one; together they may take half of the free memory,
+    if it is known.
     """
     if "SC_AVPHYS_PAGES" not in os.sysconf_names:
         return True

@@ -2,9 +2,9 @@
 
 In:  texts. Out: float32 (n, dimensions), unit rows.
 
-A static model is distilled from a transformer once. It represents the meanings of words but
-not their order, and encodes several hundred times as many chunks per second on a CPU. Any
-model that model2vec reads works, by folder or Hub name.
+A static model is distilled from a transformer once. It represents the meanings of words
+but not their order, and encodes several hundred times as many chunks per second on a
+CPU. Any model that model2vec reads works, by folder or Hub name.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Mining needs only `search` and the recall that it guarantees, so any nearest-neighbour
 search fits: exact search compares every query with every vector, `ivf` only with the
-vectors in the nearest clusters. Recipes name an index `exact`, by a FAISS factory string,
-or as another package declares it.
+vectors in the nearest clusters. Recipes name an index `exact`, by a FAISS factory
+string, or as another package declares it.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Index(Protocol):
 class IndexFiles:
     """The files that an index is opened from.
 
-    They are the stored vectors, and the trained, filled and tuned index if there is one.
+    They are the stored vectors, and the trained, filled and tuned index if there is
+    one.
     """
 
     index: str  # exact, or a FAISS factory string
@@ -150,8 +151,8 @@ class IndexKind:
     usage: str  # how messages describe these values
     open: Callable[[IndexFiles], Index]
     # A built index is trained, filled and tuned by FAISS before it is searched, and its
-    # recall is measured. Any other index reads the stored vectors and must return exactly
-    # the nearest.
+    # recall is measured. Any other index reads the stored vectors and must return
+    # exactly the nearest.
     is_built: bool = False
     version: int = 1  # raise it when the index returns other neighbours
 

@@ -30,9 +30,10 @@ _SETTLED = 64
 class Best:
     """The best `k` ids of each query while blocks of scores arrive.
 
-    Ids ascend from block to block. A score enters only if it reaches the query's bar, its
-    current k-th best less the `error` of two rough scores. Exact scores decide at the
-    end, or earlier where there are too many of them (a text with a thousand copies).
+    Ids ascend from block to block. A score enters only if it reaches the query's bar,
+    its current k-th best less the `error` of two rough scores. Exact scores decide at
+    the end, or earlier where there are too many of them (a text with a thousand
+    copies).
     """
 
     def __init__(
@@ -52,7 +53,8 @@ class Best:
         self._error = error
         self._exact = exact
         self._room = cells(k) - k - _TIES
-        # Row q has the scores and ids of query q in its first counts[q] cells, unordered.
+        # Row q has the scores and ids of query q in its first counts[q] cells,
+        # unordered.
         self._scores = np.full((queries, cells(k)), -np.inf, np.float32)
         self._ids = np.full(self._scores.shape, -1, np.int64)
         self._counts = np.zeros(queries, np.int64)
@@ -89,8 +91,8 @@ class Best:
         if len(full):
             self._prune(full)
 
-        # Hits are sorted by row; `within` numbers them in their row, which gives the cell
-        # of each.
+        # Hits are sorted by row; `within` numbers them in their row, which gives the
+        # cell of each.
         row_starts = np.cumsum(counts) - counts
         within = np.arange(len(hits)) - np.repeat(row_starts, counts)
         hit_queries = queries[rows]

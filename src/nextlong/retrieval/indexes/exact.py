@@ -1,7 +1,7 @@
 """Exact search: the nearest of all vectors, to the bit, on the CPU or a GPU.
 
-Ids and scores do not depend on which of the two it is: `exact_cpu.py` and `exact_gpu.py`
-select candidates by rough scores, and order them by exact ones.
+Ids and scores do not depend on which of the two it is: `exact_cpu.py` and
+`exact_gpu.py` select candidates by rough scores, and order them by exact ones.
 """
 
 from __future__ import annotations

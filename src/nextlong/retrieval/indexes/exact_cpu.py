@@ -2,8 +2,8 @@
 
 In:  VECTORS, float16 of unit length, memory-mapped or in memory; queries of the same
      kind.
-Out: the k nearest of each query, outside the range of ids that it excludes, descending by
-     score, equal scores by id.
+Out: the k nearest of each query, outside the range of ids that it excludes, descending
+     by score, equal scores by id.
 
 A block of vectors is converted to float32 once and multiplied with all queries; only
 scores that reach a query's current k-th best are kept (`Best`). A sample gives a first
@@ -30,15 +30,15 @@ _BLOCK_ROWS = 8_192
 _SCORES = 1 << 23
 # Cells of all queries held at a time: 200 MB.
 _CELLS_AT_ONCE = 1 << 24
-# Vectors scored exactly at a time: 1 MB as float64 at 256 dimensions, which fits a core's
-# cache.
+# Vectors scored exactly at a time: 1 MB as float64 at 256 dimensions, which fits a
+# core's cache.
 _SCORED_ROWS = 512
 # Vectors from which the k-th best is guessed.
 _MIN_SAMPLE = 1 << 14
 # A guess pays where there are this many times as many vectors as sampled ones.
 _WORTH_SAMPLING = 16
-# Times the rounding error of a CPU: tensor cores may align the terms of a sum before they
-# add them.
+# Times the rounding error of a CPU: tensor cores may align the terms of a sum before
+# they add them.
 ROUNDING = 4.0
 
 

@@ -3,11 +3,11 @@
 In:  the same vectors and queries as of `exact_cpu.py`.
 Out: the same neighbours and scores, to the bit.
 
-A block of 2 GB is read once: each vector is copied into pinned memory and from there to the
-device, whatever the number of queries and calls. Tensor cores multiply float32 as TF32, in
-which float16 numbers are exact, so their rough scores differ by the rounding of the sum
-alone. They select candidates, whose scores are then computed in float64, where sums of such
-products are exact in any order (docs/decisions/0008-search.md).
+A block of 2 GB is read once: each vector is copied into pinned memory and from there to
+the device, whatever the number of queries and calls. Tensor cores multiply float32 as
+TF32, in which float16 numbers are exact, so their rough scores differ by the rounding
+of the sum alone. They select candidates, whose scores are then computed in float64,
+where sums of such products are exact in any order (docs/decisions/0008-search.md).
 
 Positions are rows of the concatenation of all searched shards, which ascend as ids do.
 Shapes: Q queries, D dimensions, W candidates and K neighbours of each query.
@@ -126,8 +126,9 @@ class ExactTorch(Exact):
         if width == len(rows):
             return scores, positions
 
-        # All rows that may be among the k best are candidates, unless as many as there are
-        # candidates lie within the rounding error of the k-th: copies of one text, say.
+        # All rows that may be among the k best are candidates, unless as many as there
+        # are candidates lie within the rounding error of the k-th: copies of one text,
+        # say.
         error = 2 * ROUNDING * rounding_error(queries.shape[1])
         kth = rough[:, min(k, width) - 1]
         last = rough[:, -1]
@@ -297,7 +298,10 @@ def _best_by_score(
 
 
 def _cells(ranges_Q2: Ids) -> tuple[Ids, Ids]:
-    """Return the query and the column of every cell in the columns [first, last) of a query."""
+    """Return the query and the column of every cell in the columns of a query.
+
+    They are the range [first, last).
+    """
     counts = np.maximum(0, ranges_Q2[:, 1] - ranges_Q2[:, 0])
     queries = np.repeat(np.arange(len(ranges_Q2)), counts)
     begins = np.repeat(np.cumsum(counts) - counts, counts)

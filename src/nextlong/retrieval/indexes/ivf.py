@@ -1,19 +1,18 @@
 """Search an inverted-file (IVF) index: only the vectors of the nearest clusters.
 
-In:  a random sample of all vectors → one trained template (FAISS, any factory string with
-     inverted lists).
-     Shards of vectors → their codes, ordered by cluster, one set of files for a run of
-     shards.
+In:  a random sample of all vectors → one trained template (FAISS, any factory string
+     with inverted lists). Shards of vectors → their codes, ordered by cluster, one set
+     of files for a run of shards.
 Out: the k nearest vectors in the visited clusters, with the exact cosines of the stored
      vectors.
 
-The search iterates over clusters, not over queries: the codes of a cluster are decoded once
-and multiplied with all queries that visit it. Slightly more than k are retrieved by rough
-scores; exact scores order them (docs/decisions/0008-search.md).
+The search iterates over clusters, not over queries: the codes of a cluster are decoded
+once and multiplied with all queries that visit it. Slightly more than k are retrieved
+by rough scores; exact scores order them (docs/decisions/0008-search.md).
 
 `tune` finds the number of clusters that a query must visit for the required recall (the
-share of its k nearest that the index returns), measured against exact search on some of the
-recipe's own queries. The mean exceeds the target by two standard errors.
+share of its k nearest that the index returns), measured against exact search on some of
+the recipe's own queries. The mean exceeds the target by two standard errors.
 
 Shapes: N vectors, D dimensions, Q queries, P clusters that a query visits (probes).
 """
@@ -62,8 +61,8 @@ _POINTS_PER_CODE = 64
 _CODE_VALUES = 256
 # Of k-means; more hardly improve recall.
 ITERATIONS = 8
-# From this many clusters on, the nearest are found by a graph (HNSW), not by comparing with
-# all.
+# From this many clusters on, the nearest are found by a graph (HNSW), not by comparing
+# with all.
 GRAPH_FROM = 1 << 16
 # Scores and ids of the best held at a time: 200 MB.
 _CELLS_AT_ONCE = 1 << 24
@@ -301,8 +300,8 @@ class Ivf:
             )
         rotated_QD = self._template.rotated(queries_QD)
         clusters_QP = self._template.nearest_clusters(rotated_QD, self._files.probes)
-        # The nearest clusters are visited first, because they raise the bar that entries
-        # of the others must reach.
+        # The nearest clusters are visited first, because they raise the bar that
+        # entries of the others must reach.
         first_probes = -(-clusters_QP.shape[1] // _FIRST_SHARE)
         for visited_QP in (
             clusters_QP[:, :first_probes],
@@ -363,7 +362,7 @@ def _mapped(stem: Path, name: str) -> NDArray[Any]:
 
 
 class _Template:
-    """A trained FAISS index without vectors: its clusters, and the coding of vectors."""
+    """A trained FAISS index without vectors: its clusters, and how it codes."""
 
     def __init__(self, path: Path | None) -> None:
         import faiss
@@ -464,8 +463,8 @@ def measure_block(
     """Search some shards for the sampled `queries`: exactly, and by rough scores.
 
     `files.lists[lists]` has the codes of the shards. Writes _SCORED rows by query:
-    `{out}.truth.npy`, the k nearest, and `{out}.rough.npy`, as many as the largest spare
-    gets.
+    `{out}.truth.npy`, the k nearest, and `{out}.rough.npy`, as many as the largest
+    spare gets.
     """
     template = _Template(files.template)
     parts = [_Part(stem) for stem in files.lists[lists]]

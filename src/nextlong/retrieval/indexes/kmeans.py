@@ -1,12 +1,13 @@
 """Train cluster centres and product quantizers, and find the nearest centres.
 
-In:  unit vectors, float32. Out: centres of unit length (spherical k-means); for each vector
-the numbers of its nearest.
+In:  unit vectors, float32. Out: centres of unit length (spherical k-means); for each
+     vector the numbers of its nearest.
 
-Everything is a product of a block of vectors with all centres, four times as fast on one
-core as FAISS's training (docs/decisions/0008-search.md). The rotation before a product
-quantizer is that of optimized product quantization (Ge et al., 2013, §3.1): train codebooks
-for a rotation, take the rotation nearest to what they reconstruct, and repeat.
+Everything is a product of a block of vectors with all centres, four times as fast on
+one core as FAISS's training (docs/decisions/0008-search.md). The rotation before a
+product quantizer is that of optimized product quantization (Ge et al., 2013, §3.1):
+train codebooks for a rotation, take the rotation nearest to what they reconstruct, and
+repeat.
 
 Shapes: N vectors, D dimensions, C centres; P parts of a code, V values of a part,
 W = D / P dimensions of a part.
@@ -28,8 +29,8 @@ _Rows = NDArray[np.float32]
 # Products held at a time: 64 MB.
 _PRODUCTS = 1 << 24
 _MAX_ROWS = 8_192
-# With 65,536 centres, 2^20 vectors of 1,024 dimensions take a core 5 hours at 60 GFLOP/s;
-# in two levels 6 minutes.
+# With 65,536 centres, 2^20 vectors of 1,024 dimensions take a core 5 hours at 60
+# GFLOP/s; in two levels 6 minutes.
 _MAX_AT_ONCE = 8_192
 # Cells whose centres a vector is compared with in the second level.
 _NEAR_CELLS = 8
@@ -38,7 +39,8 @@ _REFINING = 2
 
 # Of a product quantizer: rounds of k-means, and of updating the rotation.
 _ROUNDS: Final = 8
-# Rounds of k-means after each update of the rotation, starting from the previous codebooks.
+# Rounds of k-means after each update of the rotation, starting from the previous
+# codebooks.
 _ROUNDS_PER_TURN: Final = 2
 # Rows compared at a time: 4 MB of products with 256 values.
 _ROWS: Final = 4096
@@ -256,7 +258,7 @@ def _slices(rows_ND: _Rows, parts: int) -> _Rows:
 
 
 def _nearest(rows_NW: _Rows, book_VW: _Rows) -> NDArray[np.int64]:
-    """Return the number of the value nearest to each row by Euclidean distance, (n,)."""
+    """Return the value nearest to each row by Euclidean distance, (n,)."""
     half_squares_V = np.einsum("vw,vw->v", book_VW, book_VW) / 2
     nearest = []
     for first in range(0, len(rows_NW), _ROWS):

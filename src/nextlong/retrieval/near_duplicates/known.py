@@ -115,7 +115,8 @@ class KnownCandidates(NamedTuple):
         numbers = known.numbers[np.searchsorted(known.chunks, chunks)]
         is_free = ~(self.by_words | self.by_passage)
 
-        # (k,) the index in `chunks` of a text that does not repeat the document, else -1.
+        # (k,) the index in `chunks` of a text that does not repeat the document, else
+        # -1.
         order = np.full(len(is_free), -1)
         indices = np.arange(len(chunks))
         order[numbers] = np.where(is_free[numbers], indices, -1)
@@ -229,8 +230,8 @@ def _repeats_of(
     And those that it does not, but with which it may share a passage. `own` and `other`
     are the positions of equal runs, (m,) each.
     """
-    # One key for each pair of equal runs: own text, other text, position of the own run.
-    # Sorting the keys groups them by pair.
+    # One key for each pair of equal runs: own text, other text, position of the own
+    # run. Sorting the keys groups them by pair.
     position_bits = len(own_texts.hashes).bit_length()
     text_bits = len(other_texts.whole).bit_length()
     owners = own_texts.owners[own].astype(np.int64)
@@ -284,7 +285,10 @@ _NO_DOCUMENT: Final = ComparedDocument(_NO_RUNS, _NO_RUNS)
 def _repeating_document(
     known: KnownTexts, document: ComparedDocument
 ) -> tuple[_Bools, _Bools]:
-    """Return which texts, (k,), repeat a document by words, and which by a passage only."""
+    """Return which texts, (k,), repeat a document by words, and which by a passage.
+
+    Those of the latter repeat it by a passage only.
+    """
     # Where the runs of the document are in the known texts, ascending, so by text.
     texts = known.texts
     runs = np.unique(document.runs)

@@ -47,14 +47,14 @@ _WEIGHT_BITS: Final = 11  # a weight is at most 1,024
 _RARE_SHARE: Final = 0.05
 # Entries compared at a time: runs of one text that another may have.
 _AT_ONCE: Final = 1 << 21
-# Texts are dense if so many runs are shared, and so many by each pair: then it takes less
-# to compare all of these pairs than to weigh the runs of each.
+# Texts are dense if so many runs are shared, and so many by each pair: then it takes
+# less to compare all of these pairs than to weigh the runs of each.
 _DENSE_MATCHES: Final = 1 << 18
 _DENSE_MATCHES_PER_PAIR: Final = 8
 # Pairs of a suspect and a text that are marked at a time: 64 MB.
 _MAX_MARKS: Final = 1 << 26
-# Runs, and pairs, of the suspects compared at a time: a table of their kinds and texts has
-# 16 MB at most.
+# Runs, and pairs, of the suspects compared at a time: a table of their kinds and texts
+# has 16 MB at most.
 _RUNS_AT_ONCE: Final = 1 << 12
 # Runs of a suspect, times texts, compared at a time.
 _CELLS_AT_ONCE: Final = 1 << 18
@@ -124,7 +124,8 @@ def shared_runs(hashes: U64, owners: _Owners) -> SharedRuns:
     offsets = np.concatenate([[0], first_holders, [len(holders)]])
     counts = np.diff(offsets)
 
-    # Kinds of several texts are numbered from 1; runs that one text repeats have kind 0.
+    # Kinds of several texts are numbered from 1; runs that one text repeats have kind
+    # 0.
     numbers = np.arange(1, len(first_members) + 1) * (counts[1:] > 1)
     sizes = np.diff(first_members, append=len(positions))
     kinds = np.zeros(len(hashes), np.int64)
@@ -335,8 +336,8 @@ def _likely_pairs(
     They are the texts that have enough of a suspect's rare words for the rest of its
     words to decide.
     """
-    # (r,) the number of texts that have each run. A word is as common as the most common
-    # run that contains it.
+    # (r,) the number of texts that have each run. A word is as common as the most
+    # common run that contains it.
     counts = shared.counts[suspects.kinds]
     commonness = highest(counts)
     max_holders = _max_holders(suspects, commonness)[suspects.owners]
@@ -347,9 +348,9 @@ def _likely_pairs(
     if dense_pairs is not None:
         return dense_pairs
 
-    # One key for each rare run and text that has it: suspect, text, position of the run.
-    # Sorting the keys groups them by pair. Weights are those of the rare words that the
-    # texts of a pair share.
+    # One key for each rare run and text that has it: suspect, text, position of the
+    # run. Sorting the keys groups them by pair. Weights are those of the rare words
+    # that the texts of a pair share.
     position_bits = len(counts).bit_length()
     position_mask = (1 << position_bits) - 1
     rare_sums = running(rare_words)
@@ -517,8 +518,8 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
 
 def _passage_starts(texts: Texts, is_shared: _Bools) -> _Ints:
     """Return the first run of each passage whose runs are all shared, (n,)."""
-    # Whether `length` consecutive shared runs begin at each position; doubled to 64, then
-    # two overlapping ones give 98.
+    # Whether `length` consecutive shared runs begin at each position; doubled to 64,
+    # then two overlapping ones give 98.
     begins = is_shared
     length = 1
     while 2 * length <= PASSAGE_RUNS:
@@ -618,8 +619,8 @@ def compare(
 
     This takes time in proportion to the texts, unlike `pair_up`.
     """
-    # (d,) the distinct texts that repeat the document, by their share of words or as one
-    # of its short chunks.
+    # (d,) the distinct texts that repeat the document, by their share of words or as
+    # one of its short chunks.
     distinct = distinct_texts(candidates)
     weighed = Texts.of(distinct.texts, weights, threshold)
     is_covered = _covered_by(document, weighed) >= weighed.needed
@@ -651,8 +652,8 @@ def pair_up(compared: Compared) -> NearDuplicates:
     """Return the near-duplicates among the candidates that were compared."""
     distinct, by_words, others, texts, shared, suspects = compared
     count = len(others)
-    # Rows (a, b) of numbers in `texts`, where the document is `count`: a repeats b by its
-    # share of words, or both have the same passage.
+    # Rows (a, b) of numbers in `texts`, where the document is `count`: a repeats b by
+    # its share of words, or both have the same passage.
     repeats = repeating(texts, shared, suspects)
     passages = repeated_passages(texts, shared.kinds > 0)
 

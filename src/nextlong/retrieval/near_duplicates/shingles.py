@@ -3,12 +3,12 @@
 With them, near-duplicates are measured.
 
 In:  DOCUMENTS and CHUNKS.
-Out: SHINGLES, one 64-bit hash per run (1.3 bytes per byte of text), memory-mapped, so that
-     drafting reads no candidate texts; WEIGHTS, integers by the lowest 22 bits of a hash:
-     `limit / documents`, so that common runs (licences) weigh little.
+Out: SHINGLES, one 64-bit hash per run (1.3 bytes per byte of text), memory-mapped, so
+     that drafting reads no candidate texts; WEIGHTS, integers by the lowest 22 bits of
+     a hash: `limit / documents`, so that common runs (licences) weigh little.
 
-docs/decisions/0005-near-duplicates.md has the rule. Hashes are polynomials modulo 2^64 over
-letters, then over words, so NumPy computes all words of a text at once.
+docs/decisions/0005-near-duplicates.md has the rule. Hashes are polynomials modulo 2^64
+over letters, then over words, so NumPy computes all words of a text at once.
 """
 
 from __future__ import annotations
@@ -78,13 +78,14 @@ _LETTERS_END: Final = 0x40000
 
 # Characters of text to measure rarity on: about two shingles per slot.
 SAMPLED_CHARS: Final = 48_000_000
-# Common runs weigh 1 at least, so a chunk of only boilerplate repeats the same boilerplate.
+# Common runs weigh 1 at least, so a chunk of only boilerplate repeats the same
+# boilerplate.
 _FULL_WEIGHT: Final = 1024
 _SLOTS: Final = 1 << 22
 # Shingles of documents that are counted together.
 _COUNTED_AT_ONCE: Final = 1 << 20
-# A shingle in more than 1/1000 of the documents is boilerplate and weighs less, but never
-# one in at most 16 documents, which may be versions of one page.
+# A shingle in more than 1/1000 of the documents is boilerplate and weighs less, but
+# never one in at most 16 documents, which may be versions of one page.
 _COMMON_SHARE: Final = 1000
 _MIN_COMMON: Final = 16
 
@@ -165,8 +166,8 @@ def _characters() -> tuple[U64, NDArray[np.bool_]]:
 
     The numbers of both cases are equal, and that of a separator is 0.
     """
-    # Letters are lower-cased one by one: İ, whose lower case has two code points, is kept,
-    # and a final Σ becomes σ.
+    # Letters are lower-cased one by one: İ, whose lower case has two code points, is
+    # kept, and a final Σ becomes σ.
     folded = np.zeros(sys.maxunicode + 1, np.uint64)
     for code in range(_LETTERS_END):
         if chr(code).isalnum():
@@ -235,8 +236,8 @@ def runs_on(bounds: _Offsets, n: int) -> NDArray[np.bool_]:
 class Shingles(NamedTuple):
     """The shingles of m texts in reading order.
 
-    Those of text i are hashes[offsets[i]:offsets[i + 1]]. A text under ten words has one
-    number instead, the hash of all its words, which no run and no other text has.
+    Those of text i are hashes[offsets[i]:offsets[i + 1]]. A text under ten words has
+    one number instead, the hash of all its words, which no run and no other text has.
     """
 
     hashes: U64
@@ -469,7 +470,7 @@ def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
 
 
 class ShinglesFiles(StepFiles):
-    """The SHINGLES of the chunks of every shard, and where those of each chunk begin."""
+    """The SHINGLES of every shard, and where those of each chunk begin."""
 
     step = "shingles"
     shingles = ShardFiles(".shingles.npy")
