@@ -306,13 +306,14 @@ def test_leftovers_of_a_killed_run_are_removed(log, run_dir):
 def test_finished_step_whose_file_was_altered_is_refused(log, run_dir):
     done = run([numbers_step(log)], run_dir)["numbers"]
     (done.folder / "part-00001.txt").write_text("22")
-    with pytest.raises(
-        RunError,
-        match=r"part-00001\.txt: it was altered or truncated .* delete the folder",
+    for refused in (
+        lambda: run([numbers_step(log)], run_dir),
+        lambda: runner.open_done("numbers", done.folder),
     ):
-        run([numbers_step(log)], run_dir)
-    with pytest.raises(RunError, match=r"part-00001\.txt: it was altered or truncated"):
-        runner.open_done("numbers", done.folder)
+        with pytest.raises(RunError) as error:
+            refused()
+        assert error.value.where == str(done.folder / "part-00001.txt")
+        assert str(done.folder) in error.value.fix
 
 
 def test_deleting_the_folder_as_the_error_says_mends_the_run(log, run_dir):
@@ -332,7 +333,7 @@ def test_deleting_the_folder_as_the_error_says_mends_the_run(log, run_dir):
 def test_error_of_the_operating_system_in_a_task_becomes_one_that_names_the_step(
     run_dir,
 ):
-    with pytest.raises(RunError, match=r"01-numbers-.*the disk is full.*free space"):
+    with pytest.raises(RunError, match=r"01-numbers-.*full"):
         run(
             [failing_step(OSError("1000 requested and 10 written"), failing=0)], run_dir
         )
@@ -342,11 +343,11 @@ def test_error_of_the_operating_system_in_a_task_becomes_one_that_names_the_step
     "error", [MemoryError(), pa.ArrowMemoryError("malloc of size 99 failed")]
 )
 def test_a_task_that_gets_no_memory_is_named_with_the_cure(log, run_dir, error):
-    with pytest.raises(
-        RunError,
-        match=r"numbers task 1 \(the files 01-numbers-\w+/part-00001\.\*\): it ran out of memory: .*workers=1",
-    ):
+    with pytest.raises(RunError) as caught:
         run([failing_step(error, log=log)], run_dir)
+    assert caught.value.where.startswith("numbers task 1 ")
+    assert "/part-00001." in caught.value.where
+    assert "workers=1" in caught.value.fix
     assert ran(log) == ["numbers 0"]
     run([numbers_step(log, first=0)], run_dir)
 
@@ -430,11 +431,9 @@ def test_run_killed_after_its_last_task_only_writes_the_manifest(log, run_dir):
 def test_damaged_manifest_names_itself_and_deleting_it_mends_the_run(log, run_dir):
     manifest = run([numbers_step(log)], run_dir)["numbers"].folder / store.MANIFEST
     manifest.write_bytes(manifest.read_bytes()[:100])
-    with pytest.raises(
-        RunError,
-        match=r"manifest\.json: it is damaged .* delete this file and run again",
-    ):
+    with pytest.raises(RunError) as error:
         run([numbers_step(log)], run_dir)
+    assert error.value.where == str(manifest)
     manifest.unlink()
     assert total(run([numbers_step(log)], run_dir)["numbers"], "number") == 6
 

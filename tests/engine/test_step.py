@@ -52,15 +52,15 @@ def test_a_step_of_one_task_has_one_result(tmp_path):
     [
         ({}, "total"),
         ({"total": "many"}, "total"),
-        ({"total": 1, "by_letter": {"a": "x"}}, r"by_letter\.a"),
+        ({"total": 1, "by_letter": {"a": "x"}}, "by_letter.a"),
     ],
 )
 def test_what_is_not_as_it_must_be_is_told_with_its_place(tmp_path, counts, lacks):
-    with pytest.raises(
-        RunError,
-        match=rf"has no count of {lacks}, because its step sum was made by an earlier version \(.* 0\.0\.1\)",
-    ):
+    with pytest.raises(RunError) as error:
         done(tmp_path, {"total": 1}, counts).results(Sum)
+    assert error.value.where == str(tmp_path)
+    assert f" {lacks}," in error.value.problem
+    assert "0.0.1" in error.value.problem
 
 
 def test_the_files_of_a_step_pickle_as_a_folder_and_names(tmp_path):

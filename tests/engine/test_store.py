@@ -101,16 +101,18 @@ def test_json_keeps_every_script_readable(tmp_path):
 def test_damaged_json_names_the_file_and_the_cure(tmp_path, raw):
     path = tmp_path / "manifest.json"
     path.write_bytes(raw)
-    with pytest.raises(
-        RunError,
-        match=r"manifest\.json: it is damaged .*; delete this file and run again",
-    ):
+    with pytest.raises(RunError) as error:
         store.read_json(path)
+    assert error.value.where == str(path)
+    assert "damaged" in error.value.problem
 
 
 def test_missing_json_names_the_file_and_the_cure(tmp_path):
-    with pytest.raises(RunError, match=r"manifest\.json: it is missing; run again"):
-        store.read_json(tmp_path / "manifest.json")
+    path = tmp_path / "manifest.json"
+    with pytest.raises(RunError) as error:
+        store.read_json(path)
+    assert error.value.where == str(path)
+    assert "missing" in error.value.problem
 
 
 def test_hash_is_xxh3_128_of_the_bytes(tmp_path):
@@ -258,9 +260,9 @@ def test_finished_step_holds_its_files_and_its_manifest_only(step_folder):
 @pytest.mark.parametrize(
     ("harm", "state"),
     [
-        (lambda path: path.unlink(), "is missing"),
-        (lambda path: os.truncate(path, 3), "was altered or truncated"),
-        (lambda path: alter(path, b"two X"), "was altered or truncated"),
+        (lambda path: path.unlink(), "missing"),
+        (lambda path: os.truncate(path, 3), "altered"),
+        (lambda path: alter(path, b"two X"), "altered"),
     ],
     ids=["missing", "truncated", "altered"],
 )
@@ -268,11 +270,11 @@ def test_finished_step_with_a_harmed_file_is_refused_by_name_with_the_cure(
     step_folder, harm, state
 ):
     harm(step_folder / "part-00001.b")
-    with pytest.raises(
-        RunError,
-        match=rf"part-00001\.b: it {state} .* delete the folder .*01-step-abc and run again",
-    ):
+    with pytest.raises(RunError) as error:
         check(step_folder)
+    assert error.value.where == str(step_folder / "part-00001.b")
+    assert state in error.value.problem
+    assert str(step_folder) in error.value.fix
 
 
 def test_copy_with_other_times_but_the_same_bytes_is_intact(step_folder, tmp_path):
@@ -282,7 +284,7 @@ def test_copy_with_other_times_but_the_same_bytes_is_intact(step_folder, tmp_pat
         os.utime(path, ns=(1, 1))
     check(copy)
     alter(copy / "part-00000.a", b"one X")
-    with pytest.raises(RunError, match=r"part-00000\.a: it was altered"):
+    with pytest.raises(RunError, match=r"part-00000\.a: "):
         check(copy)
 
 
@@ -292,14 +294,14 @@ def test_files_are_read_as_far_as_they_are_not_trusted(step_folder):
     path.write_text("one X")
     os.utime(path, ns=(1, mtime_ns))
     check(step_folder, trust="time")
-    with pytest.raises(RunError, match=r"part-00000\.a: it was altered"):
+    with pytest.raises(RunError, match=r"part-00000\.a: "):
         check(step_folder, trust="hash")
     os.utime(path, ns=(1, 1))
     check(step_folder, trust="size")
-    with pytest.raises(RunError, match=r"part-00000\.a: it was altered"):
+    with pytest.raises(RunError, match=r"part-00000\.a: "):
         check(step_folder, trust="time")
     os.truncate(path, 3)
-    with pytest.raises(RunError, match=r"part-00000\.a: it was altered"):
+    with pytest.raises(RunError, match=r"part-00000\.a: "):
         check(step_folder, trust="size")
 
 
@@ -331,14 +333,10 @@ def test_second_process_is_refused_with_the_first_ones_pid_until_that_dies(tmp_p
     holder = start(HOLD_FOR_EVER, run_dir)
     try:
         assert holder.stdout.readline() == "held\n"
-        with (
-            pytest.raises(
-                RunError,
-                match=rf"run: it is in use by process {holder.pid} on .+; wait for it, or stop it",
-            ),
-            store.locked(run_dir),
-        ):
+        with pytest.raises(RunError) as error, store.locked(run_dir):
             pass
+        assert error.value.where == str(run_dir)
+        assert str(holder.pid) in error.value.problem
     finally:
         stop(holder)
     with store.locked(run_dir):
@@ -348,11 +346,9 @@ def test_second_process_is_refused_with_the_first_ones_pid_until_that_dies(tmp_p
 def test_lock_is_held_against_this_process_too_and_free_again_after_an_error(tmp_path):
     held = store.locked(tmp_path)
     held.__enter__()
-    with (
-        pytest.raises(RunError, match=rf"in use by process {os.getpid()}"),
-        store.locked(tmp_path),
-    ):
+    with pytest.raises(RunError) as error, store.locked(tmp_path):
         pass
+    assert str(os.getpid()) in error.value.problem
     assert not held.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     with store.locked(tmp_path):
         pass
@@ -372,30 +368,22 @@ def fill_with_numpy(sink):
 @pytest.mark.parametrize("fill", [fill_with_text, fill_with_numpy])
 def test_full_disk_is_told_with_the_place(tmp_path, fill):
     with (
-        pytest.raises(
-            RunError, match=rf"{tmp_path}: .*the disk is full.*free space.*run again"
-        ),
+        pytest.raises(RunError) as error,
         store.explained(tmp_path),
         open("/dev/full", "wb", buffering=0) as sink,
     ):
         fill(sink)
+    assert error.value.where == str(tmp_path)
+    assert "full" in error.value.problem
 
 
 def test_run_dir_below_a_file_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(
-            RunError,
-            match=r"file/run: it cannot be created, because a part of this path is a file; set run_dir",
-        ),
-        store.locked(tmp_path / "file" / "run"),
-    ):
-        pass
-    with (
-        pytest.raises(RunError, match=r"file: it is a file; set run_dir to a folder"),
-        store.locked(tmp_path / "file"),
-    ):
-        pass
+    for path in (tmp_path / "file" / "run", tmp_path / "file"):
+        with pytest.raises(RunError) as error, store.locked(path):
+            pass
+        assert error.value.where == str(path)
+        assert "run_dir" in error.value.fix
 
 
 @pytest.fixture
@@ -411,25 +399,18 @@ def without_rights():
 def test_folder_without_write_permission_is_told(tmp_path, request):
     tmp_path.chmod(0o555)
     request.getfixturevalue("without_rights")
-    with (
-        pytest.raises(
-            RunError,
-            match=r"cannot be written \(Permission denied\); set run_dir to a folder",
-        ),
-        store.locked(tmp_path / "run"),
-    ):
+    with pytest.raises(RunError) as error, store.locked(tmp_path / "run"):
         pass
+    assert error.value.where == str(tmp_path / "run")
+    assert "run_dir" in error.value.fix
 
 
 def test_folder_that_vanishes_is_told(tmp_path):
-    with (
-        pytest.raises(
-            RunError,
-            match=r"gone/manifest\.json.* was deleted during the run; do not change run_dir",
-        ),
-        store.explained(tmp_path),
-    ):
-        (tmp_path / "gone" / "manifest.json").write_text("")
+    path = tmp_path / "gone" / "manifest.json"
+    with pytest.raises(RunError) as error, store.explained(tmp_path):
+        path.write_text("")
+    assert error.value.where == str(path)
+    assert "deleted" in error.value.problem
 
 
 def test_other_errors_of_the_operating_system_pass(tmp_path):

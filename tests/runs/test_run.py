@@ -243,17 +243,17 @@ def test_a_record_that_is_none(tmp_path, text, message):
 def test_a_run_that_lacks_a_step(own_run):
     (folder,) = own_run.glob("*-tokens-*")
     shutil.rmtree(folder)
-    with pytest.raises(
-        RunError, match=r"tokens-\w+/manifest.json: it is missing; run again"
-    ):
+    with pytest.raises(RunError) as error:
         nextlong.open(own_run)
+    assert error.value.where == str(folder / "manifest.json")
 
 
 def test_a_run_with_an_altered_file(own_run):
     (path,) = own_run.glob("*-compose-*/part-00000.sequences.arrow")
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(RunError, match="was altered or truncated"):
+    with pytest.raises(RunError) as error:
         nextlong.open(own_run)
+    assert error.value.where == str(path)
 
 
 def flip_last_byte(path):
@@ -266,8 +266,9 @@ def test_opening_to_read_goes_by_sizes_and_what_builds_on_a_run_by_bytes(own_run
     (path,) = own_run.glob("*-tokens-*/part-00000.00000.ids.npy")
     flip_last_byte(path)
     assert len(nextlong.open(own_run)) == COUNT
-    with pytest.raises(RunError, match=rf"{path}: it was altered or truncated"):
+    with pytest.raises(RunError) as error:
         runs_export.export([own_run], formats=["jsonl"])
+    assert error.value.where == str(path)
 
 
 def test_a_run_that_was_copied_is_exported(own_run):
@@ -297,10 +298,10 @@ def test_a_run_of_an_earlier_version_is_told_as_such(own_run, capsys, step, suff
     forget_files(folder, suffix)
     for command in (["peek", own_run, "0"], ["export", own_run, "--to", "arrow"]):
         assert main([str(word) for word in command]) == 2
-        assert capsys.readouterr().err == (
-            f"error: {folder}: it has no {suffix}, because its step {step} was made by an earlier version (nextlong "
-            f"{nextlong.__version__}); run the recipe again; unchanged steps are reused\n"
-        )
+        told = capsys.readouterr().err
+        assert told.startswith(f"error: {folder}: ")
+        assert f" {suffix}, " in told
+        assert nextlong.__version__ in told
 
 
 class Surprises(TaskResult):
@@ -309,8 +310,7 @@ class Surprises(TaskResult):
 
 def test_a_count_that_earlier_versions_did_not_make_is_told_as_such(own_run):
     done = nextlong.open(own_run).steps["compose"]
-    with pytest.raises(
-        RunError,
-        match=r"compose-\w+: it has no count of surprises, because its step compose was made by an earlier",
-    ):
+    with pytest.raises(RunError) as error:
         done.results(Surprises)
+    assert error.value.where == str(done.folder)
+    assert "surprises" in error.value.problem
