@@ -78,7 +78,8 @@ class _JsonLines(SplittableFormat):
                 yield Reject(part.file.name, number, *record)
                 continue
             parts = [value_at(record, column) for column in text_columns]
-            checker.see(record, parts)
+            if not checker.is_done:
+                checker.see(record, parts)
             text = document_text(text_columns, parts)
             if isinstance(text, str):
                 values = tuple(_lookup(record, name) for name in request.columns)
@@ -153,7 +154,7 @@ class _ColumnChecker:
     """Refuses a file none of whose first records has a text column.
 
     Only the part at the beginning of a file is judged: a later one may contain rejects
-    only.
+    only. `is_done` once each column was seen.
     """
 
     def __init__(self, request: ReadRequest) -> None:
@@ -163,15 +164,15 @@ class _ColumnChecker:
             self._unseen = set()
         self._records = 0
         self._keys: list[str] = []
+        self.is_done = not self._unseen
 
     def see(self, record: Json, parts: Sequence[Any]) -> None:
         """Note which columns a record has; raise CorpusError if one is never there."""
-        if not self._unseen:
-            return
         self._records += 1
         self._unseen -= _present(self._request.source.text_columns, parts)
         if not self._keys:
             self._keys = [path for path, _ in paths_of(record)]
+        self.is_done = not self._unseen
         if self._records >= _COLUMN_CHECK_RECORDS:
             self.finish()
 
