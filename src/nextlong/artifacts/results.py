@@ -65,9 +65,11 @@ class IngestFiles(StepFiles):
 
     step = "ingest"
     documents = ShardFiles(".documents.arrow")
+    # (documents,) uint64: hashes of the text, of the normalized text, of source and id.
     hashes = ShardFiles(".hashes.npy")
     normalized = ShardFiles(".normalized.npy")
     id_hashes = ShardFiles(".id_hashes.npy")
+    # (documents,) int64.
     chars = ShardFiles(".chars.npy")
     rejects = ShardFiles(".rejects.arrow")
 
@@ -154,6 +156,7 @@ class ReferencedChunksFiles(StepFiles):
     """The rows of CHUNKS that drafts refer to, sorted, of every shard."""
 
     step = "referenced_chunks"
+    # (referenced chunks,) the rows that TOKENS are for.
     rows = ShardFiles(".rows.npy")
 
 
@@ -161,6 +164,7 @@ class TokensFiles(StepFiles):
     """The TOKENS of every shard: the ids of its referenced chunks, and their borders."""
 
     step = "tokens"
+    # (chunks + 1,) where the ids of each chunk begin in `ids`.
     offsets = ShardFiles(".offsets.npy")
     ids = ShardFiles(".ids.npy")
 

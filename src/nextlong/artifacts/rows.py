@@ -122,6 +122,7 @@ class Rows:
 
         Of each, the run, the SEQUENCES batch, and its tokens [first, last) in the row.
         """
+        # The sequences of a row follow each other without a gap.
         first = 0
         for run, part, number, length, _ in self._index_of(row).tolist():
             reader = self._reader(run, part)
@@ -175,6 +176,7 @@ def rank_positions(
     ranks, the rest is kept (the first ranks read one more), dropped, or filled up with
     the first rows of the epoch, so that all ranks read the same number.
     """
+    # Each rank takes every world_size-th of the rows that are left.
     left = rows - start
     if remainder == "drop":
         left -= left % world_size

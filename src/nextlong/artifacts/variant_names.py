@@ -192,9 +192,13 @@ def name_of(
     last_parts = [key.rpartition(".")[2] for key in settings]
     if keys == "short" and len(set(last_parts)) == len(last_parts):
         shown = last_parts
-    values = [_short_value(word(value)) for value in settings.values()]
-    pairs = [f"{key}={value}" for key, value in zip(shown, values, strict=True)]
-    name = re.sub(r"[^\w.+=,-]+", "-", ",".join(pairs)).lstrip(".-")
+    pairs = []
+    for key, value in zip(shown, settings.values(), strict=True):
+        text = word(value)
+        pairs.append(f"{key}={_short_value(text)}")
+    # A name must be one of a file, and a leading dot would hide it.
+    name = re.sub(r"[^\w.+=,-]+", "-", ",".join(pairs))
+    name = name.lstrip(".-")
     return _shortened(name, name, max_chars=_MAX_NAME_CHARS)
 
 

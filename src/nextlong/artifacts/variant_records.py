@@ -86,6 +86,7 @@ def variants(run_dir: Path) -> list[Variant]:
 
     Raises RunError for a damaged record.
     """
+    # Variants that were made at the same time are ordered by name.
     recorded = [_read(path) for path in run_dir.glob(_RECORDS)]
     return sorted(recorded, key=attrgetter("made", "name"))
 
@@ -113,7 +114,9 @@ def existing(run_dir: Path) -> list[Variant]:
         fix += f"; did you mean {similar}?"
     if not run_dir.exists():
         raise RunError(where=run_dir, problem="it does not exist", fix=fix)
-    below = [str(path) for path in sorted(run_dir.iterdir()) if _holds_run(path)]
+    # The folder of several run directories is easily taken for one of them.
+    found = filter(_holds_run, sorted(run_dir.iterdir()))
+    below = [str(path) for path in found]
     if below:
         fix = f"name one of its subfolders: {', '.join(below)}"
     raise RunError(where=run_dir, problem="it holds no finished run", fix=fix)
@@ -207,6 +210,7 @@ def find(named: str | Path) -> Variant:
     Raises RunError that lists the existing ones.
     """
     run_dir, name = split_name(named)
+    # `RUN` alone opens its own settings, or its only variant.
     own = opened(run_dir)
     by_name = {variant.name: variant for variant in existing(run_dir)}
     if name is None and own is None:

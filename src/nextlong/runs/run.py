@@ -116,6 +116,7 @@ class Run:
             self.recipe = Recipe.from_dict(self.variant.recipe, origin=str(self.record))
         except RecipeError as error:
             raise self._of_earlier_version(error) from None
+        # Sizes are compared, not bytes: hashing would read every file of the run.
         self.steps = {
             name: open_done(name, self.path / folder, trust="size")
             for name, folder in self.variant.steps.items()
@@ -124,6 +125,7 @@ class Run:
 
     def _of_earlier_version(self, error: RecipeError) -> RunError:
         """Return the error for a recipe that is no longer valid."""
+        # The first line names the key; how to correct a recipe does not help here.
         first_line = str(error).splitlines()[0]
         reason, _, _ = first_line.removeprefix(f"{self.record}: ").partition(";")
         drop = f"nextlong gc {self.path} --drop {self.variant.name}"
@@ -198,6 +200,7 @@ class Run:
                 f"sequence {number} does not exist: {self} has {len(self)}, counted "
                 "from 0"
             )
+        # The part that holds the sequence, and its number there.
         ends = list(accumulate(self.sequences_per_part))
         part = bisect_right(ends, number)
         first = number - ends[part] + self.sequences_per_part[part]
@@ -266,6 +269,7 @@ class Run:
 
     def _read(self, part: int, first: int, last: int) -> Iterator[Sequence]:
         for block in resolve(self.files, part, first=first, take=last):
+            # Spans become objects one sequence at a time: a block may have 16 MB of ids.
             columns = _span_columns(block)
             offsets = block.span_offsets.tolist()
             for number, (start, stop) in enumerate(pairwise(offsets)):
@@ -366,6 +370,7 @@ def check_mix(
             problem="is the unit of the proportions of a mix, which has none",
             fix="give them, such as 1,2",
         )
+    # Two runs of one step that keep different numbers of sequences are different runs.
     composed = []
     for run in runs:
         composed.append((run.steps["compose"].manifest["fingerprint"], len(run)))
