@@ -104,9 +104,9 @@ def publish(
     that no push has sent are never deleted. Raises ExportError with the fix; RunError if
     a file differs from the run's record.
     """
-    place = Destination(destination)
+    target = Destination(destination)
     with _refusals(destination):
-        sizes, known = place.contents(file.name for file in files)
+        sizes, known = target.contents(file.name for file in files)
         other = _files_of_another(files, sizes, known)
         if other and others == "refuse":
             raise _of_another(destination, other)
@@ -119,38 +119,38 @@ def publish(
                 and file.name not in stale
             )
             # Local copies are hashed, so that replacing repairs damaged ones.
-            if not has_arrived or (others == "replace" and place.differs(file)):
+            if not has_arrived or (others == "replace" and target.differs(file)):
                 due.append(file)
         record = {file.name: file.entry(whole=True) for file in files}
         record |= {file.name: file.entry(whole=False) for file in due}
         if due or stale:
-            _delete(stale, place, known=known, record=record)
-        _send_in_order(due, place, record, threads=threads)
+            _delete(stale, target, known=known, record=record)
+        _send_in_order(due, target, record, threads=threads)
     return [file.name for file in due]
 
 
 def _delete(
-    stale: Sequence[str], place: Destination, *, known: _Record, record: _Record
+    stale: Sequence[str], target: Destination, *, known: _Record, record: _Record
 ) -> None:
     """Delete files of another export, and write the record of what is sent next.
 
     The record comes first, so that a kill leaves no file unrecorded.
     """
-    place.write_record({name: known[name] for name in stale} | record)
+    target.write_record({name: known[name] for name in stale} | record)
     for name in stale:
-        place.delete(name)
-    place.write_record(record)
+        target.delete(name)
+    target.write_record(record)
 
 
 def _send_in_order(
-    files: Sequence[ExportFile], place: Destination, record: _Record, *, threads: int
+    files: Sequence[ExportFile], target: Destination, record: _Record, *, threads: int
 ) -> None:
     """Send files; those that say that all is there come after all others."""
     first = [file for file in files if not _comes_last(file.name)]
     last = [file for file in files if _comes_last(file.name)]
     for batch in (first, last):
         if batch:
-            _send_all(batch, place, record, threads=threads)
+            _send_all(batch, target, record, threads=threads)
 
 
 def _files_of_another(
@@ -186,7 +186,7 @@ def _stale_files(
 
 
 def _send_all(
-    files: Sequence[ExportFile], place: Destination, record: _Record, *, threads: int
+    files: Sequence[ExportFile], target: Destination, record: _Record, *, threads: int
 ) -> None:
     """Send files by several threads.
 
@@ -194,16 +194,16 @@ def _send_all(
     """
     written = time.monotonic()
     executor = ThreadPoolExecutor(threads, thread_name_prefix="publish")
-    sending = [executor.submit(_send, file, place, record) for file in files]
+    sending = [executor.submit(_send, file, target, record) for file in files]
     try:
         for sent in as_completed(sending):
             sent.result()
             if time.monotonic() - written > _RECORD_EVERY_S:
-                place.write_record(record)
+                target.write_record(record)
                 written = time.monotonic()
     finally:
         executor.shutdown(cancel_futures=True)
-        place.write_record(record)
+        target.write_record(record)
 
 
 def publish_card(text: str, destination: str) -> None:
@@ -211,10 +211,10 @@ def publish_card(text: str, destination: str) -> None:
 
     A README.md there that was not sent by nextlong is kept.
     """
-    place = Destination(destination)
+    target = Destination(destination)
     with _refusals(destination):
-        record = place.read_record()
-        if place.fs.exists(place.at(CARD)) and CARD not in record:
+        record = target.read_record()
+        if target.fs.exists(target.at(CARD)) and CARD not in record:
             return
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / CARD
@@ -226,9 +226,9 @@ def publish_card(text: str, destination: str) -> None:
                 xxh3=store.hash_file(path),
             )
             record[CARD] = file.entry(whole=False)
-            place.write_record(record)
-            _send(file, place, record)
-            place.write_record(record)
+            target.write_record(record)
+            _send(file, target, record)
+            target.write_record(record)
 
 
 def check_destination(destination: str, steps: Mapping[str, str] | None = None) -> None:
@@ -237,15 +237,15 @@ def check_destination(destination: str, steps: Mapping[str, str] | None = None) 
     It is not writable, or holds files of other origin. `steps` are the fingerprints of
     the export's splits, if known: the destination must then hold no other export.
     """
-    place = Destination(destination)
+    target = Destination(destination)
     with _refusals(destination):
-        sizes, known = place.contents()
+        sizes, known = target.contents()
         pushed = sorted(known.keys() & sizes.keys())
         if pushed and steps is not None:
-            delivered = place.delivered_steps()
+            delivered = target.delivered_steps()
             if delivered is not None and delivered != steps:
                 raise _of_another(destination, pushed)
-        place.try_writing()
+        target.try_writing()
 
 
 def _of_another(destination: str, other: Sequence[str]) -> ExportError:
@@ -293,7 +293,7 @@ def _fix_of(error: Exception, reason: str) -> str:
     return "try again: what arrived is kept and not sent twice"
 
 
-def _send(file: ExportFile, place: Destination, record: _Record) -> None:
+def _send(file: ExportFile, target: Destination, record: _Record) -> None:
     """Send a file and record its arrival; runs in a thread.
 
     Raises RunError if the file differs from the run's record.
@@ -313,11 +313,11 @@ def _send(file: ExportFile, place: Destination, record: _Record) -> None:
             f"{file.xxh3})",
             fix="export again",
         )
-    with _refusals(place.url, file.name):
+    with _refusals(target.url, file.name):
         # Networks fail for moments; what lasts is not tried again.
         for attempt in range(_ATTEMPTS):
             try:
-                place.put(file)
+                target.put(file)
                 break
             except Exception as error:
                 is_full = getattr(error, "errno", None) in _FULL
