@@ -506,10 +506,9 @@ def test_a_final_model_of_another_training_is_not_taken_for_this_one(
     assert started
     shutil.rmtree(folder.parents[1] / "final")
     final_of(recipe, data="b")
-    with pytest.raises(
-        RunError, match="the training data have changed since .*final was saved"
-    ):
+    with pytest.raises(RunError) as error:
         launch.train(recipe, Console(quiet=True))
+    assert error.value.where.endswith("final")
 
 
 def test_parts_of_a_save_that_was_killed_are_not_read_as_weights(saved, monkeypatch):
