@@ -64,7 +64,8 @@ def _mrcr_samples(request: TaskRequest, needles: int) -> Iterator[Sample]:
         for row in request.data.json_lines(file, _MRCR_SHAPE):
             turns = []
             for turn in json.loads(row["prompt"]):
-                turns.append((str(turn["role"]), str(turn["content"])))
+                role = str(turn["role"])
+                turns.append((role, str(turn["content"])))
             mark = row["random_string_to_prepend"]
             sample = _conversation(request, turns, row["answer"], mark)
             if request.is_in_band(sample):
@@ -76,10 +77,11 @@ def _conversation(
 ) -> Sample:
     lines = [f"{role.capitalize()}: {content}" for role, content in turns]
     prompt = "\n\n".join(lines) + "\n\nAssistant:"
+    budget = request.tokenizer.count(answer) + 16
     return Sample(
         prompt,
         references=(answer,),
-        max_new_tokens=request.tokenizer.count(answer) + 16,
+        max_new_tokens=budget,
         details={"mark": mark},
         turns=tuple(turns),
     )
@@ -124,7 +126,8 @@ def _mined_samples(request: TaskRequest, needles: int) -> Iterator[Sample]:
     draw.shuffle(numbers)
     has_conversation = False
     for index, number in enumerate(numbers):
-        passages = list(_passages(run.sequence(number)))
+        sequence = run.sequence(number)
+        passages = list(_passages(sequence))
         metas = [
             passage
             for passage in passages
@@ -235,9 +238,9 @@ def _mrcr_score(answer: str, sample: Sample) -> dict[str, float]:
     if not answer.startswith(mark):
         return {"sequence_match": 0.0}
     (reference,) = sample.references
-    matcher = SequenceMatcher(
-        None, answer.removeprefix(mark), reference.removeprefix(mark)
-    )
+    answered = answer.removeprefix(mark)
+    expected = reference.removeprefix(mark)
+    matcher = SequenceMatcher(None, answered, expected)
     return {"sequence_match": matcher.ratio()}
 
 
@@ -278,7 +281,8 @@ def _graph_question(kind: str, size: int, draw: random.Random) -> Sample:
     # The four nodes that each node points to, by number.
     targets = []
     for _ in range(size):
-        targets.append([draw.randrange(size) for _ in range(_DEGREE)])
+        others = [draw.randrange(size) for _ in range(_DEGREE)]
+        targets.append(others)
     answer: set[int] = set()
     while not answer:
         # A depth is drawn for parents too, whose question does not use it.
@@ -293,19 +297,22 @@ def _graph_question(kind: str, size: int, draw: random.Random) -> Sample:
         operation = f"Find the parents of node {names[start]}."
     else:
         operation = f"Perform a BFS from node {names[start]} with depth {depth}."
-    edges = []
+    lines = []
     for name, others in zip(names, targets, strict=True):
-        edges += [f"{name} -> {names[other]}" for other in others]
+        lines += [f"{name} -> {names[other]}" for other in others]
+    edges = "\n".join(lines)
+    right_names = [names[node] for node in sorted(answer)]
     return Sample(
-        prompt=_GRAPH_PROMPT.format(edges="\n".join(edges), operation=operation),
-        references=tuple(names[node] for node in sorted(answer)),
+        prompt=_GRAPH_PROMPT.format(edges=edges, operation=operation),
+        references=tuple(right_names),
         max_new_tokens=_BUDGET,
         details={"depth": depth},
     )
 
 
 def _node_name(number: int) -> str:
-    digest = hashlib.md5(str(number).encode(), usedforsecurity=False)
+    raw = str(number).encode()
+    digest = hashlib.md5(raw, usedforsecurity=False)
     return digest.hexdigest()[:10]
 
 
@@ -356,7 +363,8 @@ def _graph_score(answer: str, sample: Sample) -> dict[str, float]:
     truth = set(sample.references)
     f1 = 1.0
     if named or truth:
-        f1 = 2 * len(named & truth) / (len(named) + len(truth))
+        shared = len(named & truth)
+        f1 = 2 * shared / (len(named) + len(truth))
     return {"f1": f1, "exact_match": float(named == truth)}
 
 

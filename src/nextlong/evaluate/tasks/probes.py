@@ -77,10 +77,11 @@ def _check_run(model: HuggingFaceModel, run_dir: Path | None) -> None:
     run_vocab = run.tokenizer.get_vocab()
     model_vocab = model.tokenizer.backend.get_vocab()
     if run_vocab != model_vocab:
+        sizes = f"{len(model_vocab):,} entries against {len(run_vocab):,}"
         raise EvaluateError(
             where="dependency",
-            problem=f"the model's tokenizer is not that of {run.path} "
-            f"({len(model_vocab):,} entries against {len(run_vocab):,}, or other ids)",
+            problem=f"the model's tokenizer is not that of {run.path} ({sizes}, or other "
+            "ids)",
             fix="give a model with the run's tokenizer, or run the recipe again with "
             "the model's: its embeddings are reused",
         )
@@ -106,11 +107,13 @@ def _measure_dependency(model: HuggingFaceModel, request: TaskRequest) -> Json:
             fix="give a run whose sequences hold several chunks of a document",
         )
     scores = _summary(losses)
+    interval = scores.pop("interval")
+    measured_sequences = {loss.sequence for loss in losses}
     return {
-        "interval": scores.pop("interval"),
+        "interval": interval,
         "scores": scores,
         "by_distance": _by_distance(losses),
-        "n": len({loss.sequence for loss in losses}),
+        "n": len(measured_sequences),
         "chunks": [loss._asdict() for loss in losses],
     }
 
@@ -262,7 +265,8 @@ def _read(
         loss = torch.nn.functional.cross_entropy(
             logits, labels, reduction="none", ignore_index=-100
         )
-        losses.append(loss.cpu().numpy())
+        chunk_losses = loss.cpu().numpy()
+        losses.append(chunk_losses)
     return np.concatenate(losses)
 
 
@@ -321,7 +325,8 @@ def _measure_attention(model: HuggingFaceModel, request: TaskRequest) -> Json:
             continue
         ids = model.prompts.ids(sample)
         first, last = _context_tokens(model, sample, len(ids))
-        rows.append(_shares(_attention_of(model, ids), first, last))
+        weights = _attention_of(model, ids)
+        rows.append(_shares(weights, first, last))
         request.advance(1)
     if not rows:
         raise EvaluateError(
@@ -336,10 +341,11 @@ def _measure_attention(model: HuggingFaceModel, request: TaskRequest) -> Json:
         mean = np.mean([row[name] for row in rows], axis=0)
         scores[name] = float(100 * mean.mean())
         by_layer[name] = [round(float(100 * value), 4) for value in mean]
+    outcomes = [float(100 * row[_FIRST_THIRD].mean()) for row in rows]
     return {
         "scores": scores,
         "by_layer": by_layer,
-        "outcomes": [float(100 * row[_FIRST_THIRD].mean()) for row in rows],
+        "outcomes": outcomes,
         "n": len(rows),
     }
 

@@ -54,7 +54,8 @@ def sentences(text: str) -> tuple[str, ...]:
 
     As NVIDIA's scripts do.
     """
-    return tuple(required("punkt").sent_tokenize(text))
+    punkt = required("punkt")
+    return tuple(punkt.sent_tokenize(text))
 
 
 @cache
@@ -88,7 +89,8 @@ class _Hyphenated:
             else:
                 self._groups.append((stem, shared))
         # The index after each group's last word.
-        self._ends = list(accumulate(len(endings) for _, endings in self._groups))
+        sizes = [len(endings) for _, endings in self._groups]
+        self._ends = list(accumulate(sizes))
 
     def __len__(self) -> int:
         return self._ends[-1]
@@ -277,7 +279,8 @@ def _in_essay(
 ) -> str:
     """Return `size` words of the essay, with a needle at each depth that is drawn."""
     words = (essay * -(-size // len(essay)))[:size]
-    lines = sentences(" ".join(words).strip())
+    text = " ".join(words).strip()
+    lines = sentences(text)
     depths = draw.sample(_DEPTHS, len(needles))
     cuts = sorted(int(len(lines) * (depth / 100)) for depth in depths)
     parts: list[str] = []
@@ -298,7 +301,9 @@ def _in_lines(
             key = _RANDOM[form.key_kind](draw)
             value = _RANDOM[form.value_kind](draw)
             hay.append(_NEEDLE.format(kind=form.value_kind, key=key, value=value))
-    indices = sorted(draw.sample(range(size), len(needles)), reverse=True)
+    # Inserted from the last to the first, so that each index still counts lines of hay.
+    indices = draw.sample(range(size), len(needles))
+    indices.sort(reverse=True)
     for index, needle in zip(indices, needles, strict=True):
         hay.insert(index, needle)
     return "\n".join(hay)
@@ -355,7 +360,8 @@ class _Variables:
         """Return the same example, with other names and another value."""
         names = example.split()[-_HOPS - 1 :]
         for name in names:
-            example = example.replace(name, self.name(len(name)))
+            other = self.name(len(name))
+            example = example.replace(name, other)
         return example.replace(_EXAMPLE_VALUE, self.value())
 
     def _asked(
@@ -366,14 +372,14 @@ class _Variables:
             assignments.append(f"VAR {later} = VAR {earlier} ")
         # Each assignment needs a place of its own.
         lines = [_NOISE] * max(size, len(assignments))
-        places = sorted(self.draw.sample(range(len(lines)), len(assignments)))
-        for index, (place, assignment) in enumerate(
-            zip(places, assignments, strict=True)
-        ):
-            lines.insert(place + index, assignment)
+        indices = self.draw.sample(range(len(lines)), len(assignments))
+        indices.sort()
+        for earlier, index in enumerate(indices):
+            lines.insert(earlier + index, assignments[earlier])
         context = "\n".join(lines).replace(". \n", ".\n")
+        prompt = prompt_of("ruler_vt").format(context=context, value=value)
         return Sample(
-            prompt=prompt_of("ruler_vt").format(context=context, value=value),
+            prompt,
             references=tuple(names),
             max_new_tokens=max_new_tokens,
             answer_prefix=_TRACKED.format(count=_HOPS + 1, value=value),
@@ -388,9 +394,8 @@ def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
     # once for all samples.
     short = replace(request, length=_EXAMPLE_TOKENS)
     size = _largest(short, variables.example, step=_EXAMPLE_STEP)
-    worked = next(
-        _fitting(short, [variables.example], size=size, step=_EXAMPLE_STEP)
-    ) or variables.example(_EXAMPLE_STEP)
+    examples = _fitting(short, [variables.example], size=size, step=_EXAMPLE_STEP)
+    worked = next(examples) or variables.example(_EXAMPLE_STEP)
     example = f"{worked.text} {' '.join(worked.references)}\n"
 
     # The bound comes from the whole length and the search from what the example leaves, as
@@ -430,7 +435,8 @@ class _WordLists:
         self.many: list[str] = []
         if request.data.has(_ENGLISH_WORDS):
             shape = Annotated[dict[str, str], Len(1)]
-            self.many = list(request.data.json(_ENGLISH_WORDS, shape).values())
+            words_by_key = request.data.json(_ENGLISH_WORDS, shape)
+            self.many = list(words_by_key.values())
         self.seed = request.seed
         self.draw = random.Random(request.seed)
         self.is_short = request.length < _SHORT_TOKENS
@@ -535,7 +541,8 @@ def _new_vocabulary(draw: random.Random, size: int, *, seed: int) -> list[str]:
     """Return made-up words, the most frequent first; that one is noise."""
     drawn: set[str] = set()
     while len(drawn) < size:
-        drawn.add("".join(draw.choices(string.ascii_lowercase, k=_LETTERS)))
+        letters = draw.choices(string.ascii_lowercase, k=_LETTERS)
+        drawn.add("".join(letters))
     vocabulary = sorted(drawn)
     random.Random(seed).shuffle(vocabulary)
     return ["...", *vocabulary[1:]]
@@ -552,8 +559,10 @@ def _coded(vocabulary: Sequence[str], words: int, *, seed: int) -> Sample:
     for word, count in zip(vocabulary, counts.tolist(), strict=True):
         coded += [word] * count
     random.Random(seed).shuffle(coded)
+    context = " ".join(coded)
+    prompt = prompt_of("ruler_fwe").format(context=context)
     return Sample(
-        prompt=prompt_of("ruler_fwe").format(context=" ".join(coded)),
+        prompt,
         references=tuple(vocabulary[1:4]),
         max_new_tokens=_CODED_BUDGET,
         answer_prefix=_DECODED,
@@ -594,10 +603,11 @@ _QUESTION: Final = record(
     is_impossible=NotRequired[bool],
 )
 _PARAGRAPH: Final = record(context=TEXT, qas=several(_QUESTION, min_items=0))
-_SQUAD_SHAPE: Final = record(data=several(record(paragraphs=several(_PARAGRAPH))))
-_HOTPOTQA_SHAPE: Final = several(
-    record(question=TEXT, answer=TEXT, context=several(tuple[str, list[str]]))
-)
+_ARTICLE: Final = record(paragraphs=several(_PARAGRAPH))
+_SQUAD_SHAPE: Final = record(data=several(_ARTICLE))
+_TITLED_LINES: Final = several(tuple[str, list[str]])
+_HOTPOTQA_ITEM: Final = record(question=TEXT, answer=TEXT, context=_TITLED_LINES)
+_HOTPOTQA_SHAPE: Final = several(_HOTPOTQA_ITEM)
 
 
 def _read_squad(data: DataFiles) -> _Questions:
@@ -629,7 +639,8 @@ def _read_hotpotqa(data: DataFiles) -> _Questions:
     for item in items:
         context = [f"{title}\n{''.join(lines)}" for title, lines in item["context"]]
         contexts.append(context)
-    documents = sorted(set(chain.from_iterable(contexts)))
+    distinct = set(chain.from_iterable(contexts))
+    documents = sorted(distinct)
     number_of = {text: number for number, text in enumerate(documents)}
     questions = []
     for item, context in zip(items, contexts, strict=True):

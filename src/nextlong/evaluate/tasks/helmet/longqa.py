@@ -123,7 +123,8 @@ def _narrative(data: DataFiles, seed: int) -> Iterator[Json]:
     # Many questions share a story.
     @cache
     def is_long(story: str) -> bool:
-        return len(_llama2(data).encode(story).ids) > _LONG_STORY_TOKENS
+        encoding = _llama2(data).encode(story)
+        return len(encoding.ids) > _LONG_STORY_TOKENS
 
     every_row = list(data.json_lines(_NARRATIVE, _NARRATIVE_SHAPE))
     rows = shuffled(every_row, seed=seed)
@@ -206,7 +207,8 @@ def _cases(data: DataFiles, seed: int) -> Iterator[Json]:
         )
     draw = random.Random(seed)
     for row in shuffled(long_rows, seed=seed)[:QUESTIONS]:
-        shots = draw.sample(examples, min(SHOTS, len(examples)))
+        count = min(SHOTS, len(examples))
+        shots = draw.sample(examples, count)
         shown = "\n\n".join(f"Summary: {summary}" for summary in shots)
         demo = (
             f"Example summaries:\n\n{shown}\n\n"

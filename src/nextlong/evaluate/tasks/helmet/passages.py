@@ -71,7 +71,8 @@ def _rag_rows(request: TaskRequest, name: str, file: str) -> list[Json]:
     """Return the questions of a file; of PopQA those about rarely viewed subjects."""
     fields = {**_RAG_FIELDS, "depth": NotRequired[Any]}
     if name != "popqa":
-        return list(request.data.json_lines(file, record(**fields)))
+        shape = record(**fields)
+        return list(request.data.json_lines(file, shape))
     shape = record(**fields, s_pop=Annotated[float, Gt(0)])
     rows = request.data.json_lines(file, shape)
     return [row for row in rows if math.log10(row["s_pop"]) < _LONG_TAIL]
@@ -88,6 +89,7 @@ def _rag_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
         # PopQA has one split only, so the question itself may be one of its examples.
         excluded = {group} if name == "popqa" else set()
         shots = published.sampled_examples(examples, key, group, excluded)
+        demos = [_rag_example(shot) for shot in shots]
         question = Sample(
             prompt="",
             references=tuple(row["answers"]),
@@ -101,7 +103,7 @@ def _rag_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
             "helmet_rag",
             question,
             context=_documents(row),
-            demos="".join(_rag_example(shot) for shot in shots),
+            demos="".join(demos),
             question=row["question"],
         )
 
@@ -127,6 +129,7 @@ _RANKED_PASSAGES: Final = dict(zip(LENGTHS, (50, 130, 285, 600, 1000), strict=Tr
 
 
 _ranked_file = "helmet/msmarco/test_reranking_data_k{}_dep3.jsonl".format
+_RANKED_EXAMPLES: Final = _ranked_file(10)
 
 
 def _rerank_samples(request: TaskRequest) -> Iterator[Sample]:
@@ -134,7 +137,7 @@ def _rerank_samples(request: TaskRequest) -> Iterator[Sample]:
     file = _ranked_file(_RANKED_PASSAGES[request.length])
     every_row = list(request.data.json_lines(file, _RANKED_SHAPE))
     rows = published.sampled_questions(every_row, "qid", seed=request.seed)
-    examples = list(request.data.json_lines(_ranked_file(10), _RANKED_SHAPE))
+    examples = list(request.data.json_lines(_RANKED_EXAMPLES, _RANKED_SHAPE))
     # With enough examples none of them is a query of the test, else only the question
     # itself is left out.
     excluded: set[str] = set()
@@ -209,11 +212,13 @@ def _parsed_ranking(answer: str) -> list[str]:
 
     Brackets, colons and `ID` are ignored.
     """
-    cleaned = re.sub(r"[\[\]:]", "", answer).lower().replace("id", "")
-    chains = [match[0] for match in re.finditer(r"(\d+)(?:\s*>\s*(\d+))*", cleaned)]
+    without_marks = re.sub(r"[\[\]:]", "", answer)
+    numbers = without_marks.lower().replace("id", "")
+    chains = [match[0] for match in re.finditer(r"(\d+)(?:\s*>\s*(\d+))*", numbers)]
     longest = max(chains, key=len, default="")
-    names = [part.strip() for part in longest.split(">")]
-    return list(dict.fromkeys(name for name in names if name.isdigit()))
+    parts = [part.strip() for part in longest.split(">")]
+    names = [part for part in parts if part.isdigit()]
+    return list(dict.fromkeys(names))
 
 
 def _discounted_gain(labels: Iterable[int]) -> float:
@@ -224,14 +229,15 @@ def _discounted_gain(labels: Iterable[int]) -> float:
 
 # Cite: answers whose claims name passages, [3][7], from up to 700 of them.
 
-_ALCE_SHAPE: Final = record(
-    question=TEXT,
-    docs=several(_PASSAGE),
-    # Of ASQA.
-    qa_pairs=optional(several(record(short_answers=TEXTS), min_items=0)),
-    # Of QAMPARI.
-    answers=optional(several(TEXTS, min_items=0)),
-)
+_ASQA_PAIRS: Final = several(record(short_answers=TEXTS), min_items=0)
+_QAMPARI_ANSWERS: Final = several(TEXTS, min_items=0)
+_ALCE_FIELDS: Final[Json] = {
+    "question": TEXT,
+    "docs": several(_PASSAGE),
+    "qa_pairs": optional(_ASQA_PAIRS),
+    "answers": optional(_QAMPARI_ANSWERS),
+}
+_ALCE_SHAPE: Final = record(**_ALCE_FIELDS)
 _ALCE_DEMOS: Final = several(dict[str, Any], min_items=SHOTS)
 _ALCE_PROMPT: Final = record(
     instruction=TEXT, demo_prompt=TEXT, doc_prompt=TEXT, demos=_ALCE_DEMOS
@@ -272,9 +278,10 @@ def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
             groups = row["answers"]
         else:
             groups = [pair["short_answers"] for pair in row["qa_pairs"]]
+        spellings = tuple(chain.from_iterable(groups))
         yield Sample(
             prompt="\n\n\n".join(parts),
-            references=tuple(chain.from_iterable(groups)),
+            references=spellings,
             max_new_tokens=300,
             answer_prefix="\n\nAnswer:",
             details={"question": row["question"], "answers": groups},
@@ -306,16 +313,22 @@ def _without_citations(text: str) -> str:
     return text.replace(" |", "").replace("]", "")
 
 
+def _normalized_claim(text: str) -> str:
+    return normalize_answer(_without_citations(text))
+
+
 def _on_one_line(answer: str) -> str:
     return re.sub(r"\n+", " ", answer).replace("<|im_end|>", "")
 
 
 def _score_asqa(answer: str, sample: Sample) -> dict[str, float]:
     """Return the share of questions with a short answer in the text, and if all are."""
-    text = normalize_answer(_without_citations(_on_one_line(answer)))
+    line = _on_one_line(answer)
+    text = _normalized_claim(line)
     is_found = []
     for group in sample.details["answers"]:
-        is_found.append(any(normalize_answer(spelling) in text for spelling in group))
+        spellings = [normalize_answer(spelling) for spelling in group]
+        is_found.append(any(spelling in text for spelling in spellings))
     return {"str_em": fmean(is_found), "str_hit": float(all(is_found))}
 
 
@@ -326,21 +339,21 @@ def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
     """
     text = _on_one_line(answer).rstrip()
     items = text.rstrip(".").rstrip(",").split(",")
-    normalized = [normalize_answer(_without_citations(item)) for item in items]
+    normalized = [_normalized_claim(item) for item in items]
     listed = [item for item in normalized if item]
     groups = []
     for spellings in sample.details["answers"]:
         groups.append({normalize_answer(spelling) for spelling in spellings})
     # Answers of the truth that the list names in any spelling.
-    found = len([group for group in groups if not group.isdisjoint(listed)])
-    right = set().union(*groups)
-    precision = 0.0
-    if listed:
-        precision = len([item for item in listed if item in right]) / len(listed)
+    found_groups = [group for group in groups if not group.isdisjoint(listed)]
+    found = len(found_groups)
+    needed = len(groups)
+    all_spellings = set().union(*groups)
+    right = [item for item in listed if item in all_spellings]
     return {
-        "qampari_rec_top5": min(5, found) / min(5, len(groups)),
-        "qampari_rec": found / len(groups),
-        "qampari_prec": precision,
+        "qampari_rec_top5": min(5, found) / min(5, needed),
+        "qampari_rec": found / needed,
+        "qampari_prec": len(right) / len(listed) if listed else 0.0,
     }
 
 
@@ -354,15 +367,19 @@ _alce = partial(_task, category="Cite", samples=QUESTIONS, version=1)
 
 
 def _rag_task(name: str) -> Task:
+    questions_at = {length: (_rag_file(name, length),) for length in LENGTHS}
     return _rag(
         name,
         samples=QUESTIONS * _RAG[name],
         make=partial(_rag_samples, name=name),
         files=(_rag_file(name),),
-        files_at={length: (_rag_file(name, length),) for length in LENGTHS},
+        files_at=questions_at,
     )
 
 
+_ranked_at: Final = {
+    length: (_ranked_file(passages),) for length, passages in _RANKED_PASSAGES.items()
+}
 _rerank: Final = _task(
     "msmarco",
     category="Re-rank",
@@ -370,11 +387,8 @@ _rerank: Final = _task(
     score=_score_ranking,
     samples=QUESTIONS * 3,
     make=_rerank_samples,
-    files=(_ranked_file(10),),
-    files_at={
-        length: (_ranked_file(passages),)
-        for length, passages in _RANKED_PASSAGES.items()
-    },
+    files=(_RANKED_EXAMPLES,),
+    files_at=_ranked_at,
 )
 _asqa: Final = _alce(
     "alce_asqa",

@@ -74,7 +74,8 @@ def sampled_questions(rows: Sequence[Json], key: str, *, seed: int) -> list[Json
     distinct = {row[key] for row in rows}
     keys = sorted(distinct, key=lambda name: (isinstance(name, str), name))
     draw = random.Random(seed)
-    chosen = set(draw.sample(keys, min(QUESTIONS, len(keys))))
+    count = min(QUESTIONS, len(keys))
+    chosen = set(draw.sample(keys, count))
     return [row for row in rows if row[key] in chosen]
 
 
@@ -96,13 +97,14 @@ def sampled_examples(
 
 def seed_of(question: str, offset: int = 0) -> int:
     """Return a seed that depends on a question alone, not on those before it."""
-    digest = hashlib.sha256(question.encode("utf-8")).hexdigest()
-    return (int(digest, 16) + offset) % 2**31
+    digest = hashlib.sha256(question.encode("utf-8"))
+    return (int(digest.hexdigest(), 16) + offset) % 2**31
 
 
 def shuffled(rows: Sequence[_T], *, seed: int) -> list[_T]:
     """Return records in the order of `datasets.shuffle(seed)`."""
-    order = np.random.default_rng(seed).permutation(len(rows))
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(rows))
     return [rows[index] for index in order.tolist()]
 
 

@@ -113,7 +113,8 @@ def _made(request: TaskRequest, number: int, keys: int) -> Sample:
 
 
 def _random_uuid(draw: random.Random) -> str:
-    return str(uuid.UUID(int=draw.getrandbits(128), version=4))
+    bits = draw.getrandbits(128)
+    return str(uuid.UUID(int=bits, version=4))
 
 
 def _key_question(
@@ -260,9 +261,10 @@ def _read_trec(data: DataFiles, *, level: str) -> _Split:
 
 def _trec_part(data: DataFiles, file: str, level: str) -> list[_Labelled]:
     part = []
-    lines = data.text(file).rstrip("\n").split("\n")
+    text = data.text(file)
+    lines = text.rstrip("\n").split("\n")
     for number, line in enumerate(lines, start=1):
-        label, space, text = line.strip().partition(" ")
+        label, space, question = line.strip().partition(" ")
         if not space or ":" not in label:
             raise data.error(
                 file,
@@ -271,7 +273,7 @@ def _trec_part(data: DataFiles, file: str, level: str) -> list[_Labelled]:
             )
         if level == "coarse":
             label, _, _ = label.partition(":")
-        part.append(_Labelled(text, label))
+        part.append(_Labelled(question, label))
     return part
 
 
@@ -372,11 +374,11 @@ def _balanced(train: list[_Labelled], shots: int, *, seed: int) -> list[_Labelle
     for examples in by_label.values():
         # The example of the label in each round; a rare label starts over when its
         # examples are used up.
-        indices = draw.sample(range(len(examples)), round_count % len(examples))
+        numbers = range(len(examples))
+        indices = draw.sample(numbers, round_count % len(examples))
         while len(indices) < round_count:
             missing = round_count - len(indices)
-            count = min(missing, len(examples))
-            indices += draw.sample(range(len(examples)), count)
+            indices += draw.sample(numbers, min(missing, len(examples)))
         for index, examples_of_round in zip(indices, rounds, strict=True):
             examples_of_round.append(examples[index])
     for examples_of_round in rounds:
