@@ -1,17 +1,23 @@
-"""Corpora: documents whose facts can only be known by looking back at the same document: invented ones, or the user's own.
+"""Corpora: documents whose facts can only be known by looking back at the same document.
 
-In:  sizes and a seed, or any input files. Out: `train.jsonl` and `held-out.jsonl` (short documents), `long.jsonl` (long ones),
-`long-gzip.jsonl` (those of them whose compression ratio is in the middle), `echoes.jsonl` (random words, repeated verbatim),
-`tokenizer.json`; of real documents also `held-out-text.jsonl`, what probes are made of.
+In:  sizes and a seed (invented documents), or any input files (the user's own).
+Out: `train.jsonl` and `held-out.jsonl` (short documents), `long.jsonl` (long ones),
+     `long-gzip.jsonl` (those of them whose compression ratio is in the middle),
+     `echoes.jsonl` (random words, repeated verbatim), `tokenizer.json`; of real
+     documents also `held-out-text.jsonl`, what probes are made of.
 
-An invented document has a topic and four facts. A fact is `name value .`; its name is drawn from all names, its value from those
-of the topic. The first paragraph states every fact once; each later paragraph restates facts drawn with replacement, among words
-of the topic. Documents of one topic are hard negatives of each other: only the name tells which fact is meant.
+An invented document has a topic and four facts. A fact is `name value .`; its name is
+drawn from all names, its value from those of the topic. The first paragraph states
+every fact once; each later paragraph restates facts drawn with replacement, among words
+of the topic. Documents of one topic are hard negatives of each other: only the name
+tells which fact is meant.
 
-Real documents seldom restate facts, so small models learn no retrieval from them. Here short documents of 3 to 6 paragraphs are
-cut from each input document and state facts in the same way among its own words: a fact is `NAME value.`, its name an invented
-word, its value a word that is typical of the input document. Short documents of one input document are hard negatives of each
-other. An input document goes to one part by its content alone, so copies stay together, and files may come in any order.
+Real documents seldom restate facts, so small models learn no retrieval from them. Here
+short documents of 3 to 6 paragraphs are cut from each input document and state facts in
+the same way among its own words: a fact is `NAME value.`, its name an invented word, its
+value a word that is typical of the input document. Short documents of one input document
+are hard negatives of each other. An input document goes to one part by its content
+alone, so copies stay together, and files may come in any order.
 """
 
 from __future__ import annotations
@@ -42,69 +48,80 @@ from nextlong.sequences.tokenizer import TRAINING_CHARS, train_bpe
 from nextlong.text import Json
 
 FACTS: Final = 4  # of a document, and statements of a paragraph
-VALUES: Final = 12  # of a topic; of an input document: the most typical (tf-idf) of its words that are one token
-_ECHO_TOKENS: Final = (
-    96  # a span is repeated, at least once, until its document has that many
-)
+# Of a topic; of an input document: the most typical (tf-idf) of its words that are one
+# token.
+VALUES: Final = 12
+# A span is repeated, at least once, until its document has that many.
+_ECHO_TOKENS: Final = 96
 
 Negatives = Literal["hard", "random"]
-# (kind, number of negatives, rng) → a probe's tokens, and the places of the values to recall.
+# (kind, number of negatives, rng) → a probe's tokens, and the positions of the values to
+# recall.
 Probe = Callable[[Negatives, int, np.random.Generator], tuple[list[int], list[int]]]
 
 
 def _echo(rng: np.random.Generator, words: Sequence[str]) -> str:
     """Return a span of random words, repeated verbatim, each time as a line."""
-    count = round(
-        4 * (24 / 4) ** rng.random()
-    )  # from 4 to 24, uniform in its logarithm
+    # From 4 to 24 words, uniform in its logarithm.
+    count = round(4 * (24 / 4) ** rng.random())
     span = [*rng.choice(words, count).tolist(), "."]
-    return (" ".join(span) + "\n") * max(2, -(-_ECHO_TOKENS // len(span)))
+    copies = max(2, -(-_ECHO_TOKENS // len(span)))
+    return (" ".join(span) + "\n") * copies
 
 
 def _of_middling_compression(texts: Sequence[str]) -> list[str]:
-    """Return the texts but those at either end of the compression ratio, in their order."""
+    """Return the texts but those at either end of the compression ratio, in order."""
     if not texts:
         return []
     # Compressed bytes per byte of each text, shape (texts,).
-    ratios = np.array(
-        [
-            len(gzip.compress(raw, mtime=0)) / len(raw)
-            for raw in (text.encode("utf-8") for text in texts)
-        ]
-    )
-    low, high = np.quantile(ratios, [0.2, 0.8])  # as arXiv 2512.13961, section 3.6
+    ratios = np.array([_compression_ratio(text) for text in texts])
+    # As arXiv 2512.13961, section 3.6.
+    low, high = np.quantile(ratios, [0.2, 0.8])
     return [
         text for text, ratio in zip(texts, ratios, strict=True) if low <= ratio <= high
     ]
 
 
+def _compression_ratio(text: str) -> float:
+    raw = text.encode("utf-8")
+    return len(gzip.compress(raw, mtime=0)) / len(raw)
+
+
 def _probe(
     tokenizer: Tokenizer, head: str, again: str, names: Iterable[str]
 ) -> tuple[list[int], list[int]]:
-    """Return a probe: facts and negatives, then the facts again; the values to recall are the tokens after `names`."""
-    before, questions = tokenizer.encode(head).ids, tokenizer.encode(again).ids
+    """Return a probe: facts and negatives, then the facts again.
+
+    The values to recall are the tokens after `names`.
+    """
+    before = tokenizer.encode(head).ids
+    questions = tokenizer.encode(again).ids
     name_ids = set(map(tokenizer.token_to_id, names))
-    return before + questions, [
-        len(before) + place + 1
-        for place, token in enumerate(questions)
-        if token in name_ids
-    ]
+    positions = []
+    for position, token in enumerate(questions, start=len(before)):
+        if token in name_ids:
+            positions.append(position + 1)
+    return before + questions, positions
 
 
 def _write(
     folder: Path, texts: dict[str, list[str]], tokenizer: Tokenizer
 ) -> dict[str, int]:
-    """Write the documents of each part, named by their file and their number, and the tokenizer; return their numbers."""
+    """Write the documents of each part, and the tokenizer; return their numbers.
+
+    A document is named by its file and its number.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     store.write_file(folder / "tokenizer.json", tokenizer.to_str())
     texts = {**texts, "long-gzip": _of_middling_compression(texts["long"])}
+    counts = {}
     for part, documents in texts.items():
-        rows = (
-            json.dumps({"id": f"{part}-{place}", "text": text}) + "\n"
-            for place, text in enumerate(documents)
-        )
-        store.write_file(folder / f"{part}.jsonl", "".join(rows))
-    return {part: len(documents) for part, documents in texts.items()}
+        lines = []
+        for number, text in enumerate(documents):
+            lines.append(json.dumps({"id": f"{part}-{number}", "text": text}) + "\n")
+        store.write_file(folder / f"{part}.jsonl", "".join(lines))
+        counts[part] = len(documents)
+    return counts
 
 
 # of the invented corpus
@@ -118,31 +135,37 @@ _FILLERS_BETWEEN: Final = (2, 5)  # before a fact, from 2 to 4
 
 
 def _vocabulary() -> list[str]:
-    """Return every word but the full stop, the same for every seed: pronounceable, none twice."""
-    syllables = [one + two for one in "bdfgklmnprstvz" for two in "aeiou"]
+    """Return every word but the full stop: pronounceable, none twice.
+
+    The same for every seed: the names of facts, then of each topic its values and its
+    fillers.
+    """
+    letters = product("bdfgklmnprstvz", "aeiou")
+    syllables = ["".join(pair) for pair in letters]
+    # A word is a pair of syllables, by its number among all pairs.
     order = rng_for(0, "invented-words", 0).permutation(len(syllables) ** 2)
-    pairs = (
-        divmod(int(place), len(syllables))
-        for place in order[: NAMES + TOPICS * (VALUES + _FILLERS)]
-    )
-    return [syllables[one] + syllables[two] for one, two in pairs]
+    words = []
+    for number in order[: NAMES + TOPICS * (VALUES + _FILLERS)].tolist():
+        first, second = divmod(number, len(syllables))
+        words.append(syllables[first] + syllables[second])
+    return words
 
 
-_WORDS: Final = (
-    _vocabulary()
-)  # the names of facts, then of each topic its values and its fillers
+_WORDS: Final = _vocabulary()
 
 
 def _words_of(topic: int) -> tuple[list[str], list[str]]:
     """Return the possible values of a topic's facts, and its further words."""
     first = NAMES + topic * (VALUES + _FILLERS)
-    return _WORDS[first : first + VALUES], _WORDS[
-        first + VALUES : first + VALUES + _FILLERS
-    ]
+    words = _WORDS[first : first + VALUES + _FILLERS]
+    return words[:VALUES], words[VALUES:]
 
 
 class _Document(NamedTuple):
-    """A topic, the facts as names and values, and the paragraphs as lines; the first one states every fact once."""
+    """A topic, the facts as names and values, and the paragraphs as lines.
+
+    The first paragraph states every fact once.
+    """
 
     topic: int
     facts: list[tuple[str, str]]
@@ -155,53 +178,52 @@ def _invented_document(
     avoid: Collection[str] = (),
     paragraphs: tuple[int, int] = _PARAGRAPHS,
 ) -> _Document:
-    """Return a new document, of a random topic if none is given, without the names in `avoid`."""
-    topic = int(rng.integers(TOPICS)) if topic is None else topic
+    """Return a new document, without the names in `avoid`.
+
+    Its topic is a random one if none is given.
+    """
+    if topic is None:
+        topic = int(rng.integers(TOPICS))
     allowed = [name for name in _WORDS[:NAMES] if name not in avoid]
-    names, values = (
-        rng.choice(words, FACTS, replace=False).tolist()
-        for words in (allowed, _words_of(topic)[0])
-    )
+    topic_values, _ = _words_of(topic)
+    names = rng.choice(allowed, FACTS, replace=False).tolist()
+    values = rng.choice(topic_values, FACTS, replace=False).tolist()
     facts = list(zip(names, values, strict=True))
-    again = (
-        rng.integers(FACTS, size=FACTS)
-        for _ in range(int(rng.integers(*paragraphs)) - 1)
-    )
-    stated = [rng.permutation(FACTS), *again]
-    return _Document(
-        topic,
-        facts,
-        [_stated(rng, topic, [facts[one] for one in places]) for places in stated],
-    )
+    # The facts that each paragraph states, in order.
+    count = int(rng.integers(*paragraphs))
+    orders = [rng.permutation(FACTS)]
+    for _ in range(count - 1):
+        orders.append(rng.integers(FACTS, size=FACTS))
+    lines = []
+    for order in orders:
+        lines.append(_stated(rng, topic, [facts[index] for index in order]))
+    return _Document(topic, facts, lines)
 
 
 def _stated(
     rng: np.random.Generator, topic: int, facts: Sequence[tuple[str, str]]
 ) -> str:
-    """Return the line that states facts in this order, among further words of the topic."""
+    """Return the line that states facts in this order, among words of the topic."""
+    _, fillers = _words_of(topic)
     words: list[str] = []
-    for fact in facts:
-        words += [
-            *rng.choice(
-                _words_of(topic)[1], int(rng.integers(*_FILLERS_BETWEEN))
-            ).tolist(),
-            *fact,
-            ".",
-        ]
+    for name, value in facts:
+        count = int(rng.integers(*_FILLERS_BETWEEN))
+        words += rng.choice(fillers, count).tolist()
+        words += [name, value, "."]
     return " ".join(words) + "\n"
 
 
 def _word_tokenizer() -> Tokenizer:
-    """Return the invented corpus's tokenizer: a word and the space after it are one token; every line ends in a full stop."""
+    """Return the invented corpus's tokenizer.
+
+    A word and the space after it are one token; every line ends in a full stop.
+    """
     pieces = ["<unk>", ".\n", *(f"{word} " for word in (".", *_WORDS))]
-    made = Tokenizer(
-        models.WordLevel(
-            {piece: place for place, piece in enumerate(pieces)}, unk_token="<unk>"
-        )
-    )
-    made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^ \n]*[ \n]"), "isolated")
-    made.decoder = decoders.Fuse()
-    return made
+    vocabulary = {piece: number for number, piece in enumerate(pieces)}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^ \n]*[ \n]"), "isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return tokenizer
 
 
 class Invented(Section):
@@ -227,89 +249,92 @@ class Invented(Section):
         return self.model_dump(mode="json", exclude={"kind"})
 
     def write(self, folder: Path) -> Json:
-        texts: dict[str, list[str]] = {}
-        for part, count in (
-            ("train", self.documents),
-            ("held-out", self.held_out),
-            ("long", self.long),
-        ):
-            paragraphs = _LONG_PARAGRAPHS if part == "long" else _PARAGRAPHS
-            rngs = (
-                rng_for(self.seed, f"invented-{part}", place) for place in range(count)
-            )
-            texts[part] = [
-                "".join(_invented_document(rng, paragraphs=paragraphs).paragraphs)
-                for rng in rngs
-            ]
-        texts["echoes"] = [
-            _echo(rng_for(self.seed, "invented-echo", place), _WORDS)
-            for place in range(self.echoes)
-        ]
+        texts = {
+            "train": self._documents("train", self.documents, _PARAGRAPHS),
+            "held-out": self._documents("held-out", self.held_out, _PARAGRAPHS),
+            "long": self._documents("long", self.long, _LONG_PARAGRAPHS),
+            "echoes": [],
+        }
+        for number in range(self.echoes):
+            rng = rng_for(self.seed, "invented-echo", number)
+            texts["echoes"].append(_echo(rng, _WORDS))
         _write(folder, texts, _word_tokenizer())
         return {"documents": self.documents}
 
-    def probe(self, folder: Path) -> Probe:  # noqa: ARG002 (its tokenizer is the same for every corpus)
+    def _documents(
+        self, part: str, count: int, paragraphs: tuple[int, int]
+    ) -> list[str]:
+        texts = []
+        for number in range(count):
+            rng = rng_for(self.seed, f"invented-{part}", number)
+            document = _invented_document(rng, paragraphs=paragraphs)
+            texts.append("".join(document.paragraphs))
+        return texts
+
+    # The folder is not read: the tokenizer is the same for every corpus.
+    def probe(self, folder: Path) -> Probe:  # noqa: ARG002
         tokenizer = _word_tokenizer()
 
         def probe(
             kind: Negatives, count: int, rng: np.random.Generator
         ) -> tuple[list[int], list[int]]:
-            # A first paragraph, `count` paragraphs of other documents, and the facts again.
+            # A first paragraph, `count` paragraphs of other documents, and the facts
+            # again.
             document = _invented_document(rng)
             names = [name for name, _ in document.facts]
-            again = _stated(
-                rng,
-                document.topic,
-                [document.facts[place] for place in rng.permutation(FACTS)],
-            )
+            order = rng.permutation(FACTS)
+            facts = [document.facts[index] for index in order]
+            again = _stated(rng, document.topic, facts)
             paragraphs = [document.paragraphs[0]]
             others = [topic for topic in range(TOPICS) if topic != document.topic]
             for _ in range(count):
-                made = _invented_document(
-                    rng,
-                    document.topic if kind == "hard" else int(rng.choice(others)),
-                    names,
-                )
-                paragraphs.append(
-                    made.paragraphs[int(rng.integers(len(made.paragraphs)))]
-                )
-            return _probe(
-                tokenizer, "".join(paragraphs), again, [f"{name} " for name in names]
-            )
+                topic = document.topic
+                if kind == "random":
+                    topic = int(rng.choice(others))
+                negative = _invented_document(rng, topic, avoid=names)
+                index = int(rng.integers(len(negative.paragraphs)))
+                paragraphs.append(negative.paragraphs[index])
+            name_tokens = [f"{name} " for name in names]
+            return _probe(tokenizer, "".join(paragraphs), again, name_tokens)
 
         return probe
 
 
 # of the user's documents
 REAL_NAMES: Final = tuple(name.upper() for name in _WORDS[:320])  # each is one token
-_MOST_CHARS: Final = 10_000_000  # of an input document, as ingest.max_document_chars
+# Of an input document, as ingest.max_document_chars.
+_MAX_CHARS: Final = 10_000_000
 _REAL_PARAGRAPHS: Final = (3, 7)  # of a document, from 3 to 6
 
 
 class _Text(NamedTuple):
-    """An input document: its words in order, and those of them that its facts have as values."""
+    """An input document: its words in order, and those that its facts have as values."""
 
     words: list[str]
     values: list[str]
 
     @classmethod
     def of(cls, text: str, weights: Mapping[str, float]) -> _Text | None:
-        """Return a document, None if it has too few words for values; `weights`: of words that are a token, by rarity."""
+        """Return a document, None if it has too few words for values.
+
+        `weights` are those of words that are a token, by rarity.
+        """
         words = text.split()
         counts = Counter(word for word in words if word in weights)
-        # The words with the highest tf-idf: frequent in this document and rare in the others.
-        typical = sorted(counts, key=lambda word: (counts[word] * weights[word], word))[
-            -VALUES:
-        ]
-        return cls(words, typical) if len(typical) == VALUES else None
+        # The words with the highest tf-idf: frequent in this document and rare in the
+        # others.
+        by_weight = sorted(
+            counts, key=lambda word: (counts[word] * weights[word], word)
+        )
+        values = by_weight[-VALUES:]
+        return cls(words, values) if len(values) == VALUES else None
 
     def facts(
         self, rng: np.random.Generator, *, avoid: Collection[str] = ()
     ) -> list[str]:
         """Return new facts, without the names in `avoid`."""
-        names = rng.choice(
-            [name for name in REAL_NAMES if name not in avoid], FACTS, replace=False
-        )
+        allowed = [name for name in REAL_NAMES if name not in avoid]
+        names = rng.choice(allowed, FACTS, replace=False)
         values = rng.choice(self.values, FACTS, replace=False)
         return [f"{name} {value}." for name, value in zip(names, values, strict=True)]
 
@@ -339,22 +364,20 @@ class RealDocuments(Section):
 
     @model_validator(mode="after")
     def _whole_sources(self) -> Self:
-        for source, key in product(
-            self.sources, ("weight", "max_documents", "max_chars")
-        ):
+        limits = ("weight", "max_documents", "max_chars")
+        for source, key in product(self.sources, limits):
             if getattr(source, key) is not None:
                 raise ValueError(
-                    f"sources: {source.label} has {key}, but all its documents are taken; leave it out"
+                    f"sources: {source.label} has {key}, but all its documents are "
+                    "taken; leave it out"
                 )
         return self
 
     @property
     def about(self) -> str:
         """What the documents are, in a few words."""
-        return "the documents of " + (
-            ", ".join(source.label for source in self.sources)
-            or "Python's documentation"
-        )
+        labels = ", ".join(source.label for source in self.sources)
+        return "the documents of " + (labels or "Python's documentation")
 
     @property
     def negative_tokens(self) -> int:
@@ -367,214 +390,274 @@ class RealDocuments(Section):
         return round(1.5 * FACTS * (6 * self.fact_every_words + 13))
 
     def _files(self) -> Iterator[tuple[Source, Sequence[InputFile]]]:
-        for place, source in enumerate(self.sources):
-            yield source, list_files(source, where=f"corpus.sources[{place}].path")
+        for index, source in enumerate(self.sources):
+            yield source, list_files(source, where=f"corpus.sources[{index}].path")
 
     def identity(self) -> Json:
-        """Return what determines the corpus: the keys, and the files with their sizes and versions."""
-        files = [
-            [(file.name, file.bytes, file.version) for file in listed]
-            for _, listed in self._files()
-        ]
+        """Return what determines the corpus.
+
+        The keys, and the files with their sizes and versions.
+        """
+        files = []
+        for _, listed in self._files():
+            files.append([(file.name, file.bytes, file.version) for file in listed])
         return {**self.model_dump(mode="json"), "files": files}
 
     def write(self, folder: Path) -> Json:
-        """Write the files; return how many documents each has. Raises CorpusError if a part is empty."""
-        if not self.sources:
-            raise CorpusError("corpus.sources is empty; name files with your documents")
-        texts: dict[str, list[str]] = {"train": [], "held-out": []}
-        rejected: Counter[str] = Counter()
-        bound = threshold_for(self.held_out)
-        for source, file in (
-            (source, file) for source, listed in self._files() for file in listed
-        ):
-            for item in read_records(
-                FilePart(file), source, max_document_chars=_MOST_CHARS
-            ):
-                if isinstance(item, FilteredOut | Skip):
-                    continue
-                if isinstance(item, Reject):
-                    rejected[item.kind.value] += 1
-                elif reason := text_problem(item.text, _MOST_CHARS):
-                    rejected[reason[0].value] += 1
-                else:
-                    # The part depends on a hash of the text alone, so copies of a document are never on both sides.
-                    hashes = np.array(
-                        [normalized_hash(item.text.encode("utf-8"))], np.uint64
-                    )
-                    is_held_out = (
-                        keyed_hash(hashes, seed=self.seed, stage="held-out")[0] < bound
-                    )
-                    texts["held-out" if is_held_out else "train"].append(item.text)
-        if empty := [part for part, documents in texts.items() if not documents]:
-            reasons = ", ".join(
-                f"{count:,} × {kind}" for kind, count in sorted(rejected.items())
-            )
-            none = f"corpus: of {sum(map(len, texts.values()))} documents none is in the {empty[0]} part"
-            share = f"(corpus.held_out={self.held_out:g}){f'; rejected: {reasons}' if reasons else ''}"
-            raise CorpusError(
-                f"{none} {share}; add documents, correct corpus.sources, or change the share"
-            )
-        order = rng_for(self.seed, "document-tokenizer", 0).permutation(
-            len(texts["train"])
-        )
-        chars = np.cumsum([len(texts["train"][place]) for place in order])
-        sample = [
-            texts["train"][place]
-            for place in order[: np.searchsorted(chars, TRAINING_CHARS, side="right")]
-        ]
-        tokenizer = train_bpe(sample, vocab_size=self.vocabulary)
-        tokenizer.add_tokens(
-            [AddedToken(f" {name}", normalized=False) for name in REAL_NAMES]
-        )
-        # The number of documents with each word.
-        counts = Counter(word for text in texts["train"] for word in set(text.split()))
-        # The words of lower case that are a token with the blank before them, by rarity.
-        known = sorted(token[1:] for token in tokenizer.get_vocab() if token[0] == "Ġ")
-        plain = (
-            word
-            for word in known
-            if len(word) > 2 and word.isascii() and word.isalpha() and word.islower()
-        )
-        words = {
-            word: log(len(texts["train"]) / counts[word])
-            for word in plain
-            if word in counts
+        """Write the files; return how many documents each has.
+
+        Raises CorpusError if a part is empty.
+        """
+        train, held_out, rejected = self._read()
+        tokenizer = self._trained_tokenizer(train)
+        words = _rarities(train, tokenizer)
+        train_short, long = self._made("train", train, words)
+        held_out_short, _ = self._made("held-out", held_out, words)
+        echoes = []
+        for number in range(self.echoes):
+            rng = rng_for(self.seed, "document-echo", number)
+            echoes.append(_begun_echo(rng, [*REAL_NAMES, *words]))
+        texts = {
+            "held-out-text": held_out,
+            "train": train_short,
+            "held-out": held_out_short,
+            "long": long,
+            "echoes": echoes,
         }
-        made: dict[str, list[str]] = {
-            "held-out-text": texts["held-out"],
-            "train": [],
-            "held-out": [],
-            "long": [],
-        }
-        for part in ("train", "held-out"):
-            for place, text in enumerate(texts[part]):
-                document, rng = (
-                    _Text.of(text, words),
-                    rng_for(self.seed, f"facts-{part}", place),
-                )
-                if document is None:
-                    continue
-                if part == "train" and len(text) >= self.long_chars:
-                    made["long"].append(
-                        "".join(self._paragraphs(rng, document, len(text))[0])
-                    )
-                first = 0
-                while first < len(document.words):
-                    paragraphs, first = self._paragraphs(
-                        rng, document, int(rng.integers(*_REAL_PARAGRAPHS)), first
-                    )
-                    if len(paragraphs) >= _REAL_PARAGRAPHS[0]:
-                        made[part].append("".join(paragraphs))
-        rngs = (
-            rng_for(self.seed, "document-echo", place) for place in range(self.echoes)
-        )
-        made["echoes"] = [_begun_echo(rng, [*REAL_NAMES, *words]) for rng in rngs]
-        written = _write(folder, made, tokenizer)
+        counts = _write(folder, texts, tokenizer)
         store.write_json(folder / "words.json", words)
-        return {**written, "rejected": dict(rejected)}
+        return {**counts, "rejected": dict(rejected)}
+
+    def _read(self) -> tuple[list[str], list[str], Counter[str]]:
+        """Return the input documents of training, the held-out ones, and rejections."""
+        if not self.sources:
+            raise CorpusError(
+                where="corpus.sources",
+                problem="it is empty",
+                fix="name files with your documents",
+            )
+        train: list[str] = []
+        held_out: list[str] = []
+        rejected: Counter[str] = Counter()
+        for source, files in self._files():
+            for file in files:
+                for text in _texts(file, source, rejected):
+                    part = held_out if self._is_held_out(text) else train
+                    part.append(text)
+        if not train or not held_out:
+            empty = "held-out" if train else "train"
+            problem = (
+                f"of {len(train) + len(held_out)} documents none is in the {empty} part "
+                f"(corpus.held_out={self.held_out:g})"
+            )
+            if rejected:
+                kinds = [
+                    f"{count:,} × {kind}" for kind, count in sorted(rejected.items())
+                ]
+                problem += f"; rejected: {', '.join(kinds)}"
+            raise CorpusError(
+                where="corpus",
+                problem=problem,
+                fix="add documents, correct corpus.sources, or change the share",
+            )
+        return train, held_out, rejected
+
+    def _is_held_out(self, text: str) -> bool:
+        # The part depends on a hash of the text alone, so copies of a document are never
+        # on both sides.
+        hashes = np.array([normalized_hash(text.encode("utf-8"))], np.uint64)
+        keyed_hashes = keyed_hash(hashes, seed=self.seed, stage="held-out")
+        return bool(keyed_hashes[0] < threshold_for(self.held_out))
+
+    def _trained_tokenizer(self, texts: Sequence[str]) -> Tokenizer:
+        """Return a BPE of a sample of the documents, with the names on top."""
+        order = rng_for(self.seed, "document-tokenizer", 0).permutation(len(texts))
+        chars = np.cumsum([len(texts[index]) for index in order])
+        count = np.searchsorted(chars, TRAINING_CHARS, side="right")
+        sample = [texts[index] for index in order[:count]]
+        tokenizer = train_bpe(sample, vocab_size=self.vocabulary)
+        names = [AddedToken(f" {name}", normalized=False) for name in REAL_NAMES]
+        tokenizer.add_tokens(names)
+        return tokenizer
+
+    def _made(
+        self, part: str, texts: Sequence[str], words: Mapping[str, float]
+    ) -> tuple[list[str], list[str]]:
+        """Return the short documents that are cut from a part, and the long ones.
+
+        Only documents of training are made into long ones.
+        """
+        short: list[str] = []
+        long: list[str] = []
+        min_paragraphs, _ = _REAL_PARAGRAPHS
+        for number, text in enumerate(texts):
+            document = _Text.of(text, words)
+            if document is None:
+                continue
+            rng = rng_for(self.seed, f"facts-{part}", number)
+            if part == "train" and len(text) >= self.long_chars:
+                paragraphs, _ = self._paragraphs(rng, document, len(text))
+                long.append("".join(paragraphs))
+            first = 0
+            while first < len(document.words):
+                max_paragraphs = int(rng.integers(*_REAL_PARAGRAPHS))
+                paragraphs, first = self._paragraphs(
+                    rng, document, max_paragraphs, first
+                )
+                if len(paragraphs) >= min_paragraphs:
+                    short.append("".join(paragraphs))
+        return short, long
 
     def _paragraphs(
-        self, rng: np.random.Generator, source: _Text, most: int, first: int = 0
+        self,
+        rng: np.random.Generator,
+        source: _Text,
+        max_paragraphs: int,
+        first: int = 0,
     ) -> tuple[list[str], int]:
-        """Return up to `most` paragraphs that state facts among the words from `first` on, and where the next words begin."""
-        facts, paragraphs = source.facts(rng), list[str]()
-        while len(paragraphs) < most:
-            # The first paragraph states every fact once, later ones restate facts drawn with replacement.
-            order = (
-                rng.integers(FACTS, size=FACTS)
-                if paragraphs
-                else rng.permutation(FACTS)
-            )
+        """Return paragraphs that state facts among the words from `first` on.
+
+        And where the next words begin.
+        """
+        facts = source.facts(rng)
+        paragraphs: list[str] = []
+        while len(paragraphs) < max_paragraphs:
+            # The first paragraph states every fact once, later ones restate facts drawn
+            # with replacement.
+            if paragraphs:
+                order = rng.integers(FACTS, size=FACTS)
+            else:
+                order = rng.permutation(FACTS)
             counts = self._counts(rng)
-            if (end := first + sum(counts)) > len(source.words):
+            end = first + sum(counts)
+            if end > len(source.words):
                 return paragraphs, len(source.words)
-            paragraphs.append(
-                _paragraph(
-                    source.words[first:end], [facts[fact] for fact in order], counts
-                )
-            )
+            stated = [facts[index] for index in order]
+            paragraphs.append(_paragraph(source.words[first:end], stated, counts))
             first = end
         return paragraphs, first
 
     def _counts(self, rng: np.random.Generator) -> list[int]:
         """Return the number of words before each fact of a paragraph."""
         half = self.fact_every_words // 2
-        return [
-            int(
-                rng.integers(
-                    self.fact_every_words - half, self.fact_every_words + half + 1
-                )
-            )
-            for _ in range(FACTS)
-        ]
+        low = self.fact_every_words - half
+        high = self.fact_every_words + half + 1
+        return [int(rng.integers(low, high)) for _ in range(FACTS)]
 
     def probe(self, folder: Path) -> Probe:
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        words = store.read_json(folder / "words.json")
-        rows = (folder / "held-out-text.jsonl").read_text(encoding="utf-8").splitlines()
-        candidates = (_Text.of(json.loads(row)["text"], words) for row in rows)
-        sources = [
-            source
-            for source in candidates
-            if source and len(source.words) >= FACTS * 2 * self.fact_every_words
-        ]
-        if len(sources) < 2:
-            raise CorpusError(
-                "corpus: fewer than two held-out documents can be made into probes; add documents"
-            )
+        sources = self._probe_sources(folder)
 
         def stated(
             rng: np.random.Generator, source: _Text, facts: Sequence[str]
         ) -> str:
-            # A paragraph that states all facts in random order among words of a random place.
+            # A paragraph that states all facts in random order among words of a random
+            # place.
             counts = self._counts(rng)
-            first = int(rng.integers(len(source.words) - sum(counts) + 1))
-            words = source.words[first : first + sum(counts)]
-            return _paragraph(
-                words, [facts[fact] for fact in rng.permutation(FACTS)], counts
-            )
+            total = sum(counts)
+            first = int(rng.integers(len(source.words) - total + 1))
+            words = source.words[first : first + total]
+            order = rng.permutation(FACTS)
+            return _paragraph(words, [facts[index] for index in order], counts)
 
         def probe(
             kind: Negatives, negatives: int, rng: np.random.Generator
         ) -> tuple[list[int], list[int]]:
             own = int(rng.integers(len(sources)))
-            others = [place for place in range(len(sources)) if place != own]
+            others = [index for index in range(len(sources)) if index != own]
             facts = sources[own].facts(rng)
             names = [fact.split()[0] for fact in facts]
             lines = [stated(rng, sources[own], facts)]
             for _ in range(negatives):
-                # Hard negatives state facts of the same document, with values that compete; random ones those of another.
-                source = sources[own if kind == "hard" else int(rng.choice(others))]
-                lines.append(stated(rng, source, source.facts(rng, avoid=names)))
-            return _probe(
-                tokenizer,
-                "".join(lines),
-                stated(rng, sources[own], facts),
-                [f" {name}" for name in names],
-            )
+                # Hard negatives state facts of the same document, with values that
+                # compete; random ones those of another.
+                other = own if kind == "hard" else int(rng.choice(others))
+                other_facts = sources[other].facts(rng, avoid=names)
+                lines.append(stated(rng, sources[other], other_facts))
+            again = stated(rng, sources[own], facts)
+            name_tokens = [f" {name}" for name in names]
+            return _probe(tokenizer, "".join(lines), again, name_tokens)
 
         return probe
+
+    def _probe_sources(self, folder: Path) -> list[_Text]:
+        """Return the held-out documents that are long enough for probes."""
+        words = store.read_json(folder / "words.json")
+        rows = (folder / "held-out-text.jsonl").read_text(encoding="utf-8")
+        min_words = FACTS * 2 * self.fact_every_words
+        sources = []
+        for row in rows.splitlines():
+            source = _Text.of(json.loads(row)["text"], words)
+            if source is not None and len(source.words) >= min_words:
+                sources.append(source)
+        if len(sources) < 2:
+            raise CorpusError(
+                where="corpus",
+                problem="fewer than two held-out documents can be made into probes",
+                fix="add documents",
+            )
+        return sources
+
+
+def _texts(file: InputFile, source: Source, rejected: Counter[str]) -> Iterator[str]:
+    """Yield the texts of a file; count its other records by the reason."""
+    for item in read_records(FilePart(file), source, max_document_chars=_MAX_CHARS):
+        if isinstance(item, FilteredOut | Skip):
+            continue
+        if isinstance(item, Reject):
+            rejected[item.kind.value] += 1
+            continue
+        reason = text_problem(item.text, _MAX_CHARS)
+        if reason is None:
+            yield item.text
+        else:
+            kind, _ = reason
+            rejected[kind.value] += 1
+
+
+def _rarities(texts: Sequence[str], tokenizer: Tokenizer) -> dict[str, float]:
+    """Return the words of lower case that are a token with the blank before them.
+
+    Each with its inverse document frequency.
+    """
+    # The number of documents with each word.
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(set(text.split()))
+    vocabulary = tokenizer.get_vocab()
+    after_blank = sorted(token[1:] for token in vocabulary if token[0] == "Ġ")
+    rarities = {}
+    for word in after_blank:
+        is_plain = (
+            len(word) > 2 and word.isascii() and word.isalpha() and word.islower()
+        )
+        if is_plain and word in counts:
+            rarities[word] = log(len(texts) / counts[word])
+    return rarities
 
 
 def _begun_echo(rng: np.random.Generator, words: Sequence[str]) -> str:
     """Return the end of one echo and a whole echo; each line begins with a space.
 
-    Rows begin with a document. If it began with the first copy of a span, a model would learn to continue the third copy alone.
+    Rows begin with a document. If it began with the first copy of a span, a model would
+    learn to continue the third copy alone.
     """
-    first, second = (_echo(rng, words).splitlines() for _ in range(2))
-    span = first[0].split()
-    copies, begun = divmod(int(rng.integers(len(first) * len(span))), len(span))
-    return "".join(
-        f" {row}\n" for row in (" ".join(span[begun:]), *first[copies + 1 :], *second)
-    )
+    begun = _echo(rng, words).splitlines()
+    whole = _echo(rng, words).splitlines()
+    span = begun[0].split()
+    # How many words of the first echo are left out.
+    omitted = int(rng.integers(len(begun) * len(span)))
+    copies, first = divmod(omitted, len(span))
+    lines = [" ".join(span[first:]), *begun[copies + 1 :], *whole]
+    return "".join(f" {line}\n" for line in lines)
 
 
 def _paragraph(
     words: Sequence[str], facts: Sequence[str], counts: Sequence[int]
 ) -> str:
     """Return a line that states facts, each after the next `counts` words."""
-    parts, first = list[str](), 0
+    parts: list[str] = []
+    first = 0
     for fact, count in zip(facts, counts, strict=True):
         parts += [*words[first : first + count], fact]
         first += count

@@ -1,6 +1,7 @@
-"""Replication recipe: corpus, arms, model, training, measurements, seeds. YAML in, frozen models out; unknown keys are refused.
+"""Replication recipe: corpus, arms, model, training, measurements, seeds.
 
-`presets.yaml` lists the arms and the presets.
+YAML in, frozen models out; unknown keys are refused. `presets.yaml` lists the arms and
+the presets.
 """
 
 from __future__ import annotations
@@ -19,16 +20,19 @@ from nextlong.recipe.keys import Named, Positive, PositiveLength, Section, keyed
 from nextlong.text import Json
 from nextlong.train.recipe import RecipeFile
 
-CRITERION_NEGATIVES: Final = (
-    2  # of the probes that end the training of a base model; they fit a short row
-)
+# Of the probes that end the training of a base model; they fit a short row.
+CRITERION_NEGATIVES: Final = 2
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What a model is extended on: `compose` keys of the data recipe, and what differs from the other arms.
+    """What a model is extended on.
 
-    `replay`: share of short rows. `chunks`: the corpus's chunk size is multiplied by it. `source`: the file of the corpus.
+    compose: keys of the data recipe
+    replay: share of short rows
+    lengths: of its sequences, in tokens; else those of all arms
+    chunks: the corpus's chunk size is multiplied by it
+    source: the file of the corpus
     """
 
     compose: Mapping[str, str]
@@ -38,9 +42,8 @@ class Arm:
     source: str = "train"
 
 
-_DATA: Final = yaml.safe_load(
-    (files(__package__) / "presets.yaml").read_text(encoding="utf-8")
-)
+_FILE: Final = files(__package__) / "presets.yaml"
+_DATA: Final = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
 PRESETS: Final[Mapping[str, Json]] = _DATA["presets"]
 ARMS: Final[Mapping[str, Arm]] = {
     name: Arm(**keys) for name, keys in _DATA["arms"].items()
@@ -57,7 +60,10 @@ class _ModelSizes(Section):
 
 
 class _Pretrain(Section):
-    """Short rows until retrieval has formed: legs of `steps` steps, the first of echoes, until a leg ends with the recall."""
+    """Short rows until retrieval has formed.
+
+    Legs of `steps` steps, the first of echoes, until a leg ends with the recall.
+    """
 
     echo_tokens: PositiveLength = keyed(64, "tokens of a row of the first leg")
     tokens: PositiveLength = keyed(256, "tokens of a row")
@@ -140,65 +146,92 @@ class Replication(RecipeFile):
     )
 
     @model_validator(mode="after")
-    def _known(self) -> Self:
+    def _named_once(self) -> Self:
         for name, values in (("seeds", self.seeds), ("arms", self.arms)):
             if not values or len(set(values)) < len(values):
                 raise ValueError(
                     f"{name}={list(values)} is empty or names one twice; name each once"
                 )
-        for key, names, known in (
-            ("preset", (self.preset,), PRESETS),
-            ("arms", self.arms, ARMS),
-        ):
-            if unknown := [name for name in names if name not in known]:
-                raise ValueError(
-                    f"{key}: {unknown[0]!r} is not known; choose from {', '.join(known)}"
-                )
-        width, heads = self.model.hidden_size, self.model.heads
-        if width % (2 * heads):  # RoPE turns pairs of a head's dimensions
+        return self
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        _check_known("preset", [self.preset], PRESETS)
+        _check_known("arms", self.arms, ARMS)
+        return self
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        width = self.model.hidden_size
+        heads = self.model.heads
+        # RoPE turns pairs of a head's dimensions.
+        if width % (2 * heads):
             raise ValueError(
-                f"model.hidden_size={width} is not a multiple of 2 × model.heads={heads}; make it one"
+                f"model.hidden_size={width} is not a multiple of "
+                f"2 × model.heads={heads}; make it one"
             )
-        if self.extend.row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
+        row_tokens = self.extend.row_tokens
+        if row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
             raise ValueError(
-                f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it"
+                f"extend.row_tokens={row_tokens} is shorter than a sequence; raise it"
             )
-        pretrain, extend, short_row = self.pretrain, self.extend, self.pretrain.tokens
-        for phase, row in (
-            (pretrain, pretrain.echo_tokens),
-            (pretrain, short_row),
-            (extend, extend.row_tokens),
-        ):
-            if (tokens := phase.tokens_per_step) % row:
-                raise ValueError(
-                    f"tokens_per_step={tokens} is not a multiple of a row's {row}; make it one"
-                )
-        if (
-            max(self.measure.negatives, default=0) * self.corpus.negative_tokens
-            <= short_row
-        ):
-            least = short_row // self.corpus.negative_tokens + 1
+        _check_whole_rows(self.pretrain.tokens_per_step, self.pretrain.echo_tokens)
+        _check_whole_rows(self.pretrain.tokens_per_step, self.pretrain.tokens)
+        _check_whole_rows(self.extend.tokens_per_step, row_tokens)
+        return self
+
+    @model_validator(mode="after")
+    def _measured_beyond_a_short_row(self) -> Self:
+        negatives = self.measure.negatives
+        short_row = self.pretrain.tokens
+        negative_tokens = self.corpus.negative_tokens
+        if max(negatives, default=0) * negative_tokens <= short_row:
+            min_negatives = short_row // negative_tokens + 1
             raise ValueError(
-                f"measure.negatives={list(self.measure.negatives)}: the hypotheses are about more negatives than a row of "
-                f"pretrain.tokens={short_row} holds; add a number of at least {least}"
+                f"measure.negatives={list(negatives)}: the hypotheses are about more "
+                f"negatives than a row of pretrain.tokens={short_row} holds; add a "
+                f"number of at least {min_negatives}"
             )
         return self
+
+
+def _check_known(key: str, names: Sequence[str], known: Mapping[str, object]) -> None:
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ValueError(
+            f"{key}: {unknown[0]!r} is not known; choose from {', '.join(known)}"
+        )
+
+
+def _check_whole_rows(tokens_per_step: int, row_tokens: int) -> None:
+    if tokens_per_step % row_tokens:
+        raise ValueError(
+            f"tokens_per_step={tokens_per_step} is not a multiple of a row's "
+            f"{row_tokens}; make it one"
+        )
 
 
 def recipe_from(
     name: str, *, out: str, sources: Sequence[str] = (), overrides: Sequence[str] = ()
 ) -> Replication:
-    """Return the recipe of a preset over the user's files. Raises RecipeError for an unknown preset."""
+    """Return the recipe of a preset over the user's files.
+
+    Raises RecipeError for an unknown preset.
+    """
     if name not in PRESETS:
         raise RecipeError(
-            f"--preset {name!r}: unknown preset; choose from {', '.join(PRESETS)}"
+            where=f"--preset {name!r}",
+            problem="unknown preset",
+            fix=f"choose from {', '.join(PRESETS)}",
         )
     keys = {**PRESETS[name], "out": out, "preset": name}
     if sources:
-        if keys["corpus"]["kind"] == "invented":
-            raise RecipeError(f"--preset {name} invents its corpus; remove --corpus")
-        keys["corpus"] = {
-            **keys["corpus"],
-            "sources": [{"path": path} for path in sources],
-        }
+        corpus = keys["corpus"]
+        if corpus["kind"] == "invented":
+            raise RecipeError(
+                where=f"--preset {name}",
+                problem="it invents its corpus",
+                fix="remove --corpus",
+            )
+        keys["corpus"] = {**corpus, "sources": [{"path": path} for path in sources]}
     return Replication.from_dict(keys, overrides=overrides, origin=f"--preset {name}")

@@ -161,21 +161,22 @@ def test_too_few_documents_for_probes_are_told(corpus, folder, tmp_path):
     for name in ("tokenizer.json", "words.json"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     (tmp_path / "held-out-text.jsonl").write_text(json.dumps({"text": "too short"}))
-    with pytest.raises(CorpusError, match="fewer than two held-out documents"):
+    with pytest.raises(CorpusError) as error:
         corpus.probe(tmp_path)
+    assert error.value.where == "corpus"
 
 
 def test_records_without_a_document_are_told_by_reason(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"txt": "a"}\n{"text": ""}\n{"text": " "}\n')
-    with pytest.raises(
-        CorpusError,
-        match="rejected: 2 × empty, 1 × no text column; add documents, correct",
-    ):
+    with pytest.raises(CorpusError) as error:
         RealDocuments(sources=({"path": str(tmp_path / "a.jsonl")},)).write(
             tmp_path / "out"
         )
-    with pytest.raises(CorpusError, match=r"corpus.sources is empty; name files"):
+    assert error.value.where == "corpus"
+    assert "2 × empty, 1 × no text" in error.value.problem
+    with pytest.raises(CorpusError) as error:
         RealDocuments().write(tmp_path / "out")
+    assert error.value.where == "corpus.sources"
 
 
 def test_other_files_are_another_corpus(tmp_path):

@@ -105,10 +105,10 @@ def test_a_seed_without_retrieval_is_left_out_and_if_it_forms_in_none_the_experi
     recipe = small(
         tmp_path / "out", pretrain={"steps": 1, "recall": 1.0, "most_legs": 1}
     )
-    with pytest.raises(
-        RunError, match="retrieval formed in no base model; raise pretrain.most_legs"
-    ):
+    with pytest.raises(RunError) as error:
         replicate(recipe, report=print)
+    assert error.value.where == str(tmp_path / "out")
+    assert "pretrain.most_legs" in error.value.fix
     told = []
     experiment = _Experiment(recipe, told.append)
     assert experiment.plain_runs
@@ -191,11 +191,13 @@ def test_real_documents_are_extended_and_measured_alike(small_corpus, tmp_path):
     assert models[1]["sha256"] != models[4]["sha256"]
     assert set(models[1]["measured"]["recall"]["hard"]) == {"0", "12"}
     keys["corpus"] = {**keys["corpus"], "long_chars": 10_000_000}
-    with pytest.raises(RecipeError, match="lower corpus.long_chars"):
+    with pytest.raises(RecipeError) as error:
         replicate(
             Replication.from_dict({**keys, "out": str(tmp_path / "other")}),
             report=lambda line: None,
         )
+    assert error.value.where == "corpus"
+    assert "corpus.long_chars" in error.value.fix
 
 
 def test_a_plan_counts_models_tokens_and_hours_and_makes_nothing(tmp_path):

@@ -24,7 +24,9 @@ def words(tokenizer, ids):
 @pytest.mark.parametrize("kind", small_llama.KINDS)
 def test_a_question_is_answered_once_before_it_and_nowhere_else(kind, tokenizer):
     asked = small_llama.probes(MAKE, kind, negatives=5, count=6, seed=3)
-    for ids, places, length in zip(asked.ids, asked.places, asked.lengths, strict=True):
+    for ids, places, length in zip(
+        asked.ids, asked.positions, asked.lengths, strict=True
+    ):
         text = words(tokenizer, ids[:length])
         for place in places:
             assert [
@@ -48,7 +50,7 @@ def test_hard_negatives_share_the_topic_and_random_ones_do_not(tokenizer):
         for ids, length in zip(asked.ids, asked.lengths, strict=True):
             text = words(tokenizer, ids[:length])
             answers = (
-                {text[place] for place in asked.places[0]}
+                {text[place] for place in asked.positions[0]}
                 if ids is asked.ids[0]
                 else set()
             )
