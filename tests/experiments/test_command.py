@@ -29,7 +29,7 @@ from nextlong.errors import NextlongError
         ),
         (
             ["run", "--preset", "mechanism", "--corpus", "x.jsonl"],
-            "--preset mechanism invents its corpus",
+            "--preset mechanism: it invents its corpus",
         ),
         (
             ["run", "--preset", "mechanism", "--set", "arms=[quests]"],
