@@ -311,9 +311,8 @@ class _Experiment:
         # A model is named by what it depends on, not by paths, so that the folder may be
         # moved.
         sequences = [self.composed[run] for run in keys["data"]["runs"]]
-        if before is None:
-            origin = self.recipe.model.model_dump()
-        else:
+        origin: str | Json = self.recipe.model.model_dump()
+        if before is not None:
             origin = before.fingerprint
         depends_on = {
             **keys,

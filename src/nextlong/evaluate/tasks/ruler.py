@@ -374,8 +374,8 @@ class _Variables:
         lines = [_NOISE] * max(size, len(assignments))
         indices = self.draw.sample(range(len(lines)), len(assignments))
         indices.sort()
-        for earlier, index in enumerate(indices):
-            lines.insert(earlier + index, assignments[earlier])
+        for inserted, index in enumerate(indices):
+            lines.insert(inserted + index, assignments[inserted])
         context = "\n".join(lines).replace(". \n", ".\n")
         prompt = prompt_of("ruler_vt").format(context=context, value=value)
         return Sample(
