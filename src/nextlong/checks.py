@@ -14,7 +14,7 @@ import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 from nextlong.artifacts import variant_names, variant_records
 from nextlong.artifacts.continuation import continuation_ids, ids_within
@@ -35,25 +35,32 @@ from nextlong.retrieval.encoders.base import kind_of
 from nextlong.sequences.shortfall import uses_a_chunk_once
 from nextlong.sequences.tokenizer import check_source, load_or_stand_in
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
 # More bytes per token than any language needs: a larger corpus suffices for sure.
 _PLENTY_BYTES_PER_TOKEN: Final = 16
-# Of UTF-8.
+# A character takes at most so many bytes in UTF-8.
 _MAX_BYTES_PER_CHAR: Final = 4
-# Documents that are tokenized as a sample, and characters of each.
+# About how many documents are tokenized as a sample, and how many characters of each.
 _SAMPLE_TEXTS: Final = 512
 _SAMPLE_CHARS: Final = 2048
-# By which the estimate of a sample must exceed one sequence to be trusted.
-_MARGIN: Final = 1.25
-# For caps and weights, which may select slightly longer or shorter documents.
+# An estimate from a sample is trusted if it exceeds one sequence by this factor.
+_SAMPLE_MARGIN: Final = 1.25
+# A count of all texts may be too low by this factor: caps and weights may select
+# slightly longer documents …
 _EXACT_MARGIN: Final = 1.01
-# For a tokenizer that is trained later.
+# … and a tokenizer that is trained later may split texts into more tokens.
 _TRAINED_MARGIN: Final = 1.1
-# Files of a source to open; each takes a moment, or a request.
+# The most files of a source that are opened; each takes a moment, or a request.
 _MAX_ID_FILES: Final = 64
 
 
 class Corpus:
-    """A look at the input files of a recipe: each is listed and opened once."""
+    """The input files of a recipe, as all checks see them.
+
+    Each file is listed and opened once, when a check first asks for it.
+    """
 
     def __init__(
         self,
@@ -62,7 +69,7 @@ class Corpus:
         changed_inputs: Literal["refuse", "accept"] = "refuse",
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Prepare to look; `tell` gets notes on what is not read or must be hashed."""
+        """Read nothing yet; `tell` gets notes on what is not read or must be hashed."""
         self._ingest = recipe.ingest
         self._run_dir = recipe.run_path
         self._changed_inputs: Literal["refuse", "accept"] = changed_inputs
@@ -81,7 +88,8 @@ class Corpus:
 
         Raises RunError if one has changed since, unless changes are accepted.
         """
-        # Hashing files with a new modification time may take long.
+        # Kept, because files with a new modification time are hashed, which may take
+        # long.
         if self._recognised is None:
             self._recognised = listing.recognise_inputs(
                 self._ingest.sources,
@@ -100,7 +108,8 @@ class Corpus:
     @cached_property
     def text_bytes(self) -> list[int]:
         """Bytes of text in each source, estimated from the heads of a few files."""
-        return list(map(estimate_text_bytes, self.files, self._ingest.sources))
+        sources = self._ingest.sources
+        return list(map(estimate_text_bytes, self.files, sources))
 
     @cached_property
     def looks(self) -> list[Look]:
@@ -108,7 +117,7 @@ class Corpus:
         return look_at(self._ingest, self.files)
 
 
-# The recipe, and the files that it names.
+# Checks of the recipe, and of the files that it names.
 
 
 def check_caller(recipe: Recipe, corpus: Corpus) -> None:
@@ -139,11 +148,13 @@ def check_encoder(recipe: Recipe, corpus: Corpus) -> None:
 
 
 def check_destination(recipe: Recipe, corpus: Corpus) -> None:
-    """Raise ExportError if `export.push` is unknown, or ends with the process."""
+    """Raise ExportError if `export.push` is unknown, or ends with the process.
+
+    No server is contacted.
+    """
     push = recipe.export.push
     if push is None:
         return
-    # No server is contacted.
     destination = f"export.push={push!r}"
     check_kept(push, where=destination, error=ExportError)
     reach(push, where=destination, error=ExportError)
@@ -164,7 +175,7 @@ def check_run_folder(recipe: Recipe, corpus: Corpus) -> None:
     variant_records.check_folder(recipe.run_path)
 
 
-# The run directory, once it is locked.
+# Checks of the run directory, once it is locked.
 
 
 def check_inputs_unchanged(recipe: Recipe, corpus: Corpus) -> None:
@@ -175,19 +186,20 @@ def check_inputs_unchanged(recipe: Recipe, corpus: Corpus) -> None:
 def check_same_documents(recipe: Recipe, corpus: Corpus) -> None:
     """Raise RunError if the runs of this directory read none of the recipe's files.
 
-    A recipe that names its variant, or whose sources are given on the command line,
-    says that it is another one.
+    Other documents are intended if the recipe names its variant, or if its sources are
+    given on the command line.
     """
     run_dir = recipe.run_path
     has_other_sources = any(
         key.startswith("ingest.sources") for key in recipe.overridden
     )
     is_intended = recipe.name is not None or has_other_sources
-    if variant_records.names(run_dir) and not is_intended:
+    has_variants = bool(variant_records.names(run_dir))
+    if has_variants and not is_intended:
         listing.check_documents(recipe.ingest.sources, corpus.files, run_dir)
 
 
-# The documents of a variant that was not run before.
+# Checks of the documents, for a variant that was not run before.
 
 
 def check_id_columns(recipe: Recipe, corpus: Corpus) -> None:
@@ -233,9 +245,8 @@ def check_enough(recipe: Recipe, corpus: Corpus) -> None:
     looks = [look for look in corpus.looks if look.documents]
     if not looks or not all(look.is_whole for look in looks):
         return
-    if count_tokens(recipe, looks) >= _MARGIN * target:
+    if count_tokens(recipe, looks) >= _SAMPLE_MARGIN * target:
         return
-    # The sample leaves doubt.
     tokens = count_tokens(recipe, looks, which="all")
     margin = _EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN
     if tokens * margin < target:
@@ -243,25 +254,25 @@ def check_enough(recipe: Recipe, corpus: Corpus) -> None:
 
 
 def _capped_bytes(recipe: Recipe, corpus: Corpus) -> float:
-    """Return at most how many bytes of text the caps of the sources leave."""
+    """Return an upper bound of the bytes of text that the caps of the sources leave."""
     text_bytes = 0.0
-    for source, source_bytes in zip(
-        recipe.ingest.sources, corpus.text_bytes, strict=True
-    ):
+    sources = recipe.ingest.sources
+    for source, source_bytes in zip(sources, corpus.text_bytes, strict=True):
         max_bytes = _MAX_BYTES_PER_CHAR * (source.max_chars or math.inf)
         text_bytes += min(source_bytes, max_bytes)
     return text_bytes
 
 
-# The list.
+# The list of all checks.
 
 When: TypeAlias = Literal["before the lock", "in the run directory", "of documents"]
 
 
 class Check(NamedTuple):
-    """A check, and when a run does it: before it locks its directory, or in there.
+    """A check, and when a run does it: before or after it locks its directory.
 
-    The checks "of documents" read files, so only a new variant needs them.
+    The checks "of documents" come last, in the locked directory. They read files, and
+    only a new variant needs them.
     """
 
     function: Callable[[Recipe, Corpus], None]
@@ -296,9 +307,9 @@ def check(
     skip: Collection[Callable[[Recipe, Corpus], None]] = (),
 ) -> None:
     """Do the checks of one moment, in order; the first that fails raises."""
-    for each in CHECKS:
-        if each.when == when and each.function not in skip:
-            each.function(recipe, corpus)
+    for listed in CHECKS:
+        if listed.when == when and listed.function not in skip:
+            listed.function(recipe, corpus)
 
 
 def is_new(recipe: Recipe) -> bool:
@@ -307,7 +318,7 @@ def is_new(recipe: Recipe) -> bool:
     return variant_names.name_for(recipe, run_dir) not in variant_records.names(run_dir)
 
 
-# Whether the corpus suffices.
+# How the tokens of a corpus are counted, here and by `nextlong init`.
 
 
 def too_short(compose: Compose, tokens: float) -> CorpusError:
@@ -334,31 +345,39 @@ def count_tokens(
     From a sample of their texts; with all texts, the count is exact except for caps and
     weights, and for a tokenizer that is yet to be trained.
     """
-    # The beginnings of some texts of each source, spread over it.
+    # The beginnings of some texts of each source, evenly spaced in it.
     text_count = sum(len(look.texts) for look in looks)
-    every = max(1, text_count // _SAMPLE_TEXTS)
+    step = max(1, text_count // _SAMPLE_TEXTS)
     heads: list[list[str]] = []
     for look in looks:
-        heads.append([text[:_SAMPLE_CHARS] for text in look.texts[::every]])
+        heads.append([text[:_SAMPLE_CHARS] for text in look.texts[::step]])
+    # A stand-in for a tokenizer that is yet to be trained learns from the sample alone.
     all_heads = list(itertools.chain.from_iterable(heads))
     tokenizer = load_or_stand_in(recipe.tokenizer, all_heads)
-    separator_tokens = len(continuation_ids(tokenizer, recipe.compose.separator))
-    options = recipe.chunk.model_dump()
-    tokens = 0.0
+
     texts_of_looks = heads if which == "a sample" else [look.texts for look in looks]
-    for share, look, texts in zip(
-        kept_shares(looks), looks, texts_of_looks, strict=True
-    ):
-        chunks: list[str] = []
-        begins: list[bool] = []
-        for text in texts:
-            for start, end in chunk_text(text, **options):
-                chunks.append(text[start:end])
-                begins.append(start == 0)
-        ids_of_chunks = ids_within(tokenizer, chunks, begins)
-        counted_tokens = sum(map(len, ids_of_chunks)) + separator_tokens * len(chunks)
-        counted_chars = sum(map(len, chunks))
-        tokens_per_char = counted_tokens / max(1, counted_chars)
-        # What was counted stands for all distinct texts that select keeps.
+    shares = kept_shares(looks)
+    tokens = 0.0
+    for share, look, texts in zip(shares, looks, texts_of_looks, strict=True):
+        # What is counted stands for all distinct texts that select keeps.
+        tokens_per_char = _tokens_per_char(recipe, tokenizer, texts)
         tokens += share * look.scale * look.distinct_chars * tokens_per_char
     return tokens
+
+
+def _tokens_per_char(
+    recipe: Recipe, tokenizer: Tokenizer, texts: Sequence[str]
+) -> float:
+    """Return the tokens per character of texts, with a separator after each chunk."""
+    options = recipe.chunk.model_dump()
+    chunks: list[str] = []
+    begins: list[bool] = []
+    for text in texts:
+        for start, end in chunk_text(text, **options):
+            chunks.append(text[start:end])
+            begins.append(start == 0)
+    separator_tokens = len(continuation_ids(tokenizer, recipe.compose.separator))
+    ids_of_chunks = ids_within(tokenizer, chunks, begins)
+    tokens = sum(map(len, ids_of_chunks)) + separator_tokens * len(chunks)
+    chars = sum(map(len, chunks))
+    return tokens / max(1, chars)

@@ -113,7 +113,10 @@ def document_steps(
     *,
     when_ingested: Callable[[Artifact], None] = lambda _: None,
 ) -> list[Step]:
-    """Return the first steps of the recipe, from the files to the chunks."""
+    """Return the first steps of the recipe, from the input files to the chunks.
+
+    `when_ingested` is called with the finished step `ingest`.
+    """
     shard_bytes = shard_bytes_of(recipe.ingest, files)
     splits = splits_of(recipe.ingest.sources, files, shard_bytes=shard_bytes)
     line_counts = line_counts_steps(splits)
@@ -160,8 +163,8 @@ def route(
 ) -> list[Step]:
     """Return the steps of the recipe in the order in which they run.
 
-    The drafts exceed the requested sequences, because a few drafts do not fit T; each
-    further `attempt` doubles them.
+    There are more drafts than requested sequences, because a few drafts do not fit T;
+    each further `attempt` doubles them.
     """
     documents = document_steps(recipe, files, when_ingested=when_ingested)
     steps_by_name = {step.name: step for step in documents}
@@ -186,7 +189,8 @@ def route(
     tokens = tokens_step(
         ingest, chunk, tokenizer, referenced, engine=recipe.tokenizer.engine
     )
-    # Of methods that compare texts: what composing needs to judge a cut negative.
+    # Methods that compare texts have these steps. Composing uses them to judge a
+    # negative that it cuts.
     comparing = [step for step in drafting if step.name in ("shingles", "weights")]
     compose = compose_step(
         recipe.compose,
@@ -219,17 +223,18 @@ def _cleaned_chunks(steps_by_name: Mapping[str, Step]) -> Step:
     return steps_by_name.get("decontaminate", steps_by_name["chunk"])
 
 
-def _up_to(last: str, steps: Sequence[Step]) -> list[Step]:
-    """Return the steps from the first to the one of this name."""
+def _up_to(name: str, steps: Sequence[Step]) -> list[Step]:
+    """Return the steps from the first to the one of this name, which is included."""
     names = [step.name for step in steps]
-    return list(steps[: names.index(last) + 1])
+    return list(steps[: names.index(name) + 1])
 
 
 def sized(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Recipe:
-    """Return the recipe with what follows from its corpus, once the corpus is known.
+    """Return the recipe with the two values that depend on its corpus filled in.
 
-    This is the number for `mine.candidates: auto`, which depends on the mean chunk, and
-    whether there are documents that are probably longer than a sequence.
+    They are the number for `mine.candidates: auto`, which depends on the mean chunk,
+    and, if there are such documents, the length above which a document may be too long
+    for a sequence. Until the tokenizer is done, the recipe is returned as it is.
     """
     if not _is_sizable(recipe):
         return recipe
@@ -253,15 +258,17 @@ def sized(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Recipe:
     for path in IngestFiles(ingested).chars:
         document_chars = np.load(path, mmap_mode="r")
         longest_chars = max(longest_chars, int(document_chars.max(initial=0)))
-    # The tokens of a document of more characters are counted before it is searched for.
+    # A longer document may exceed the sequence, so its tokens are counted before it is
+    # sampled.
     chars_per_token = tokenized.result(TokenizerResult).chars_per_token
-    unchecked_chars = checked_chars(recipe.sequence_tokens, chars_per_token)
-    if longest_chars > unchecked_chars:
-        return recipe.with_checked_chars(unchecked_chars)
+    max_unchecked_chars = checked_chars(recipe.sequence_tokens, chars_per_token)
+    if longest_chars > max_unchecked_chars:
+        return recipe.with_checked_chars(max_unchecked_chars)
     return recipe
 
 
 def _is_sizable(recipe: Recipe) -> bool:
+    """Return whether a recipe has values that `sized` fills in."""
     return Need.CHUNK_NEIGHBOURS in method_of(recipe).needs
 
 
@@ -306,25 +313,25 @@ class Session:
         )
 
     def run_before(self, name: str) -> list[str]:
-        """Run the steps that a step depends on, before array jobs share it.
+        """Run the steps that the step `name` depends on, before array jobs share it.
 
         Returns their names.
         """
-        # Sizing runs all steps up to the tokenizer, so not for jobs that share one of
-        # them.
-        steps_to_size = _steps_to_size(self.recipe, self.files)
-        is_needed_to_size = name in {step.name for step in steps_to_size}
+        # Sizing runs all steps up to the tokenizer. If the jobs are to share one of
+        # these, it must not run here.
+        names_to_size = {step.name for step in _steps_to_size(self.recipe, self.files)}
         follows_chunks = "chunk" in steps_before(self.route(), name)
-        if follows_chunks and not is_needed_to_size:
+        if follows_chunks and name not in names_to_size:
             self._size()
-        # The sized recipe: where documents are long, the sample needs the tokenizer.
+        # Only the route of the sized recipe is final: where documents are long, the
+        # sample of meta-documents depends on the tokenizer too.
         steps = self.route()
         needed = steps_before(steps, name)
         self.run_steps(steps, only=needed)
         return [step.name for step in steps if step.name in needed]
 
     def run_share(self, name: str, *, job: tuple[int, int]) -> tuple[int, int]:
-        """Run the tasks of one step that belong to array job (k, n).
+        """Run the tasks of the step `name` that belong to array job (k, n).
 
         Returns how many it ran and how many there are; see `runner.run_array_job`.
         """
@@ -363,12 +370,15 @@ class Session:
         Returns the finished steps by name, and the variant.
         """
         recipe = self.recipe
+        # A name that is taken is refused before the first step.
         name = variant_names.name_for(recipe, recipe.run_path)
         done = self._compose()
         refuse_nothing(recipe, done)
         export_steps.check_names(recipe.export.formats, done)
         if recipe.export.push is not None:
             export_steps.check_read(done, recipe.run_path, trust="hash")
+
+        # The exports of the finished steps, whichever attempt composed them.
         exporting = export_steps.export_steps(
             recipe.export,
             export_steps.read_steps(done),
@@ -418,7 +428,7 @@ class Session:
         return sized(self.recipe, self.files), done
 
     def _run_rest(self, steps: Sequence[Step], done: Artifacts) -> dict[str, Artifact]:
-        """Return all steps finished, running those that are not among the done."""
+        """Return the finished steps by name; those that are not in `done` run now."""
         done_by_fingerprint = {
             artifact.manifest["fingerprint"]: artifact for artifact in done.values()
         }
@@ -433,11 +443,14 @@ class Session:
         return {step.name: finished[step.name] for step in steps}
 
     def _raisable_candidates(self, recipe: Recipe) -> int | None:
-        """Return the candidates of a sized recipe, None if the user chose them."""
-        candidates = recipe.mine.candidates
-        if self.recipe.mine.candidates != "auto" or candidates == "auto":
+        """Return the candidates of a sized recipe; None if the user chose them.
+
+        None as well for a recipe that has nothing to size.
+        """
+        if self.recipe.mine.candidates != "auto":
             return None
-        return candidates
+        candidates = recipe.mine.candidates
+        return None if candidates == "auto" else candidates
 
 
 @contextmanager
@@ -464,13 +477,13 @@ def session(
         # Array jobs follow a run that has read the documents.
         if mode == "alone" and is_new(recipe):
             check(recipe, corpus, "of documents")
-            for note in _whole_files(recipe, corpus):
+            for note in _notes_on_large_files(recipe, corpus):
                 tell(note)
         with one_thread(), executor_for(recipe, tell=tell) as executor:
             yield Session(recipe, corpus.files, executor, reporter)
 
 
-def _whole_files(recipe: Recipe, corpus: Corpus) -> list[str]:
+def _notes_on_large_files(recipe: Recipe, corpus: Corpus) -> list[str]:
     """Return a note for each large file that keeps workers waiting."""
     shard_bytes = shard_bytes_of(recipe.ingest, text_bytes=sum(corpus.text_bytes))
     return whole_files(
@@ -509,6 +522,7 @@ def executor_for(
     if recipe.executor == "serial":
         return SerialExecutor()
     if recipe.executor == "ray":
+        # Ray is an optional package.
         from nextlong.engine.ray import RayExecutor
 
         return RayExecutor(
@@ -517,6 +531,7 @@ def executor_for(
             retries=recipe.ray.retries,
             tell=tell,
         )
+    # What each worker imports at its start.
     if work == "export":
         preload = ["nextlong.export.steps", "pyarrow.parquet", "tokenizers", "pandas"]
     else:
@@ -541,7 +556,7 @@ def count_gpus_for(recipe: Recipe) -> int:
 
 
 def worker_count(recipe: Recipe) -> int:
-    """Return the number of processes.
+    """Return the number of worker processes.
 
     `auto` is one per core that this process may use.
     """

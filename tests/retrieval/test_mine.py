@@ -106,13 +106,18 @@ def test_blocks_of_the_corpus_give_the_bytes_of_one_search(
         assert [shard for block in blocks for shard in block] == (
             [*range(len(vectors))] if blocks else []
         )
-        mine._find_least_scores(folder / "l", (queries, 0, 20), vectors=vectors, k=k)
+        mine._find_min_scores(folder / "l", (queries, 0, 20), vectors=vectors, k=k)
         least = folder / "l.least.npy"
         np.save(least, np.load(least) + np.float32(shift))
         stems = tuple(folder / f"s{number}" for number in range(len(blocks)))
         for stem, block in zip(stems, blocks, strict=True):
             mine._scan_block(
-                stem, queries=queries, least=[least], vectors=vectors, block=block, k=k
+                stem,
+                queries=queries,
+                min_scores=[least],
+                vectors=vectors,
+                block=block,
+                k=k,
             )
         scans = mine._Scans((least,), stems) if blocks else None
         for first in (0, 11):
@@ -131,12 +136,12 @@ def test_blocks_are_searched_for_no_queries_too(tmp_path):
     vectors = save_shards(tmp_path, unit_rows(3, seed=1), unit_rows(3, seed=2))
     queries, least = tmp_path / "queries.npy", tmp_path / "l.least.npy"
     np.save(queries, np.empty(0, np.int64))
-    mine._find_least_scores(tmp_path / "l", (queries, 0, 0), vectors=vectors, k=2)
+    mine._find_min_scores(tmp_path / "l", (queries, 0, 0), vectors=vectors, k=2)
     assert np.load(least).shape == (0,)
     made = mine._scan_block(
         tmp_path / "s",
         queries=queries,
-        least=[least],
+        min_scores=[least],
         vectors=vectors,
         block=range(2),
         k=2,

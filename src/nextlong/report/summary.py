@@ -206,7 +206,7 @@ def warned(written: Exported, *, named: str) -> Facts:
     measured = written.stats
     if measured is None:
         return []
-    facts = [("warning", str(warning.of(named))) for warning in measured.warnings]
+    facts = [("warning", str(warning.for_run(named))) for warning in measured.warnings]
     if measured.control:
         facts.append(("only as a control", measured.control))
     elif not facts:

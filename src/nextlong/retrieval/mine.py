@@ -5,9 +5,10 @@ In:  META_DOCUMENTS or ids of documents; VECTORS, of unit length, so that the in
 Out: CANDIDATES, descending by cosine. A query's own document, which would be nearest,
      is excluded (paper §3.1.2).
 
-In a small corpus, a task searches all vectors for a range of queries. Exact search of a
-large corpus reads the vectors once, block by block, for all queries
-(docs/decisions/0008-search.md): `_find_least_scores`, `_scan_block`, `_mine_block`.
+In a small corpus, a task searches all vectors for a range of queries (`_mine_block`).
+Exact search of a large corpus reads the vectors once, block by block, for all queries
+(docs/decisions/0008-search.md): `_find_min_scores` bounds what each query looks for,
+`_scan_block` searches one block, and `_mine_block` merges what all blocks have.
 """
 
 from __future__ import annotations
@@ -60,31 +61,33 @@ from nextlong.retrieval.shortlist import MineResult, ShortlistFiles, judge_short
 _BATCH = 8192
 # Vectors that a task of a large exact search holds in memory.
 BLOCK_BYTES = 1 << 31
+# Vectors in the sample from which the score of a query's k-th nearest is guessed.
 MIN_SAMPLE = 1 << 14
 MAX_SAMPLE = 1 << 20
-# Expected in a sample of a query's k nearest: with a margin of 6 standard deviations,
-# about 4 k vectors reach the bound. For more than MAX_SAMPLE / 8 · k vectors the sample
-# has fewer of the k, and the margin is larger.
+# How many of a query's k nearest a sample should contain. The guess allows for 6
+# standard deviations of this number (`sampled_rank`), so that about 4 k vectors reach
+# it. MAX_SAMPLE limits the sample of a corpus of more than MAX_SAMPLE / 8 · k vectors:
+# it then contains fewer of the k, and more vectors reach the guess.
 _SAMPLED_NEIGHBOURS = 8
 # Queries of a `least_scores` task, which reads the whole sample (2 GB at 1,024
-# dimensions) and multiplies it for a minute. With MOST_QUERIES per task, it took 31 %
-# of the time at 10^8 chunks on 64 nodes (bench/simulate.py).
+# dimensions) and multiplies it for a minute. With MOST_QUERIES per task, it took 31 % of
+# the time at 10^8 chunks on 64 nodes (bench/simulate.py).
 LEAST_SCORES_QUERIES = 2048
 
 _Paths = Sequence[Path]
-# A file of queries, and the first and last of its rows.
+# A file of queries, and the range [first, last) of its rows.
 _Queries = tuple[Path, int, int]
 
 
 class _Scans(NamedTuple):
     """What a large exact search found, block by block."""
 
-    min_scores: _Paths  # files of `_find_least_scores`, in the order of queries
-    blocks: _Paths  # stems of `_scan_block`
+    min_scores: _Paths  # files of `_find_min_scores`, in the order of queries
+    blocks: _Paths  # stems of the files of `_scan_block`
 
 
 def _corpus_blocks(vectors: _Paths) -> list[range]:
-    """Return the shards of each block of the corpus; none where one holds all."""
+    """Return the shards of each block of the corpus; no block if one holds them all."""
     sizes = [path.stat().st_size for path in vectors]
     bounds = corpus_files.runs_within(sizes, BLOCK_BYTES)
     blocks = [range(first, last) for first, last in bounds]
@@ -92,17 +95,17 @@ def _corpus_blocks(vectors: _Paths) -> list[range]:
 
 
 def sample_size(k: float, total: float) -> int:
-    """Return how many of all vectors are sampled to bound a query's k-th best."""
+    """Return how many of `total` vectors are sampled to bound a query's k-th best."""
     size = np.clip(_SAMPLED_NEIGHBOURS * total // k, MIN_SAMPLE, MAX_SAMPLE)
     return int(size)
 
 
-def _find_least_scores(
+def _find_min_scores(
     out: Path, queries: _Queries, *, vectors: _Paths, k: int
 ) -> TaskResult:
     """Write `{out}.least.npy`, float32 (queries,).
 
-    A cosine that somewhat more than `k` vectors reach, for each query.
+    It has, for each query, a cosine that somewhat more than `k` vectors reach.
     """
     shards = VectorShards(vectors)
     ids, exclude, _ = read_queries(*queries)
@@ -113,6 +116,7 @@ def _find_least_scores(
         exclude_Q2=exclude,
         sample=sample_size(k, sum(shards.rows)),
     )
+    # Where sampling does not pay, every vector reaches the bound.
     if min_scores_Q is None:
         min_scores_Q = np.full(len(ids), -np.inf, np.float32)
     np.save(f"{out}.least.npy", min_scores_Q)
@@ -120,20 +124,26 @@ def _find_least_scores(
 
 
 def _scan_block(
-    out: Path, *, queries: Path, least: _Paths, vectors: _Paths, block: range, k: int
+    out: Path,
+    *,
+    queries: Path,
+    min_scores: _Paths,
+    vectors: _Paths,
+    block: range,
+    k: int,
 ) -> MineResult:
     """Search one block of the corpus, which is read into memory once, for all queries.
 
-    Writes `{out}.ids.npy` and `{out}.scores.npy`, of all queries; those of query q are
-    [ends[q], ends[q + 1]) (`{out}.ends.npy`).
+    Writes `{out}.ids.npy` and `{out}.scores.npy`, the neighbours of one query after
+    those of another, and `{out}.ends.npy`: those of query q are [ends[q], ends[q + 1]).
     """
     index = open_exact(IndexFiles(EXACT, vectors), block=block)
     query_ids, exclude, _ = read_queries(queries)
-    min_scores_Q = _read_min_scores(least)
+    min_scores_Q = _read_min_scores(min_scores)
     ids = [np.empty(0, np.int64)]
     scores = [np.empty(0, np.float32)]
-    for low in range(0, len(query_ids), _BATCH):
-        part = slice(low, low + _BATCH)
+    for start in range(0, len(query_ids), _BATCH):
+        part = slice(start, start + _BATCH)
         part_ids, part_scores = index.search(
             corpus_files.vectors(query_ids[part], vectors),
             k,
@@ -142,7 +152,7 @@ def _scan_block(
         )
         ids += part_ids
         scores += part_scores
-    # (queries + 1,): `ids` begins with an empty array, so these begin with 0.
+    # (queries + 1,) from 0, because `ids` begins with an empty array.
     ends = np.cumsum([len(row) for row in ids])
     np.save(f"{out}.ids.npy", np.concatenate(ids))
     np.save(f"{out}.scores.npy", np.concatenate(scores))
@@ -157,35 +167,37 @@ def _read_min_scores(paths: _Paths) -> NDArray[np.float32]:
 def _mine_block(
     out: Path,
     queries: _Queries,
-    index: IndexFiles,
+    files: IndexFiles,
     *,
     k: int,
     scans: _Scans | None = None,
     shortlist: _Paths = (),
 ) -> MineResult:
-    """Find the candidates of `queries`, or merge those of `scans`.
+    """Find the candidates of `queries`: search the index, or merge those of `scans`.
 
     Writes `{out}.candidates.arrow`.
     """
-    ids, exclude, before = read_queries(*queries)
-    opened_index = index_kind(index.index).open(index)
-    candidates = judged = shortlisted = 0
+    ids, exclude, queries_before = read_queries(*queries)
+    index = index_kind(files.index).open(files)
+    candidates = 0
+    judged = 0
+    shortlisted = 0
     with (
         pa.OSFile(f"{out}.candidates.arrow", "wb") as sink,
         pa.ipc.new_file(sink, schemas.CANDIDATES) as writer,
     ):
-        for low in range(0, len(ids), _BATCH):
-            part = slice(low, low + _BATCH)
-            queries_QD = corpus_files.vectors(ids[part], index.vectors)
+        for start in range(0, len(ids), _BATCH):
+            part = slice(start, start + _BATCH)
+            queries_QD = corpus_files.vectors(ids[part], files.vectors)
             if scans is None:
-                found = opened_index.search(queries_QD, k, exclude=exclude[part])
+                found = index.search(queries_QD, k, exclude=exclude[part])
             else:
                 found = _merge(
                     scans,
-                    before + low,
-                    queries_QD,
-                    k,
-                    index=opened_index,
+                    first=queries_before + start,
+                    queries_QD=queries_QD,
+                    k=k,
+                    index=index,
                     exclude=exclude[part],
                 )
             if shortlist:
@@ -194,7 +206,8 @@ def _mine_block(
                 judged += part_judged
                 shortlisted += part_shortlisted
             writer.write_batch(_candidate_rows(ids[part], found))
-            candidates += sum(len(row) for row in found[0])
+            neighbours, _ = found
+            candidates += sum(map(len, neighbours))
     return MineResult(
         queries=len(ids), candidates=candidates, judged=judged, shortlisted=shortlisted
     )
@@ -203,12 +216,13 @@ def _mine_block(
 def _with_positive_cosine(found: Neighbours) -> Neighbours:
     """Return the neighbours with a positive cosine.
 
-    Chunks that were not embedded have zero vectors, so they are no candidates.
+    Chunks that were not embedded have zero vectors, and are no candidates.
     """
     neighbours = []
     scores = []
     for row_ids, row_scores in zip(*found, strict=True):
-        count = int(np.count_nonzero(row_scores > 0))  # descending
+        # Scores descend, so the positive ones come first.
+        count = int(np.count_nonzero(row_scores > 0))
         neighbours.append(row_ids[:count])
         scores.append(row_scores[:count])
     return neighbours, scores
@@ -230,15 +244,19 @@ def _candidate_rows(query_ids: NDArray[np.int64], found: Neighbours) -> pa.Recor
 
 
 class _BlockNeighbours(NamedTuple):
-    """What one block of the corpus has of q queries."""
+    """The neighbours of some queries in one block of the corpus.
 
-    ends: NDArray[np.int64]  # (q + 1,): query i has the rows [ends[i], ends[i + 1])
+    `ends` has shape (queries + 1,): query i has the rows [ends[i], ends[i + 1]) of the
+    two others.
+    """
+
+    ends: NDArray[np.int64]
     ids: NDArray[np.int64]
     scores: NDArray[np.float32]
 
     @classmethod
     def read(cls, stem: Path, first: int, count: int) -> _BlockNeighbours:
-        """Read those of `count` queries from `first` on."""
+        """Read the neighbours of `count` queries from `first` on."""
         all_ends = np.load(f"{stem}.ends.npy", mmap_mode="r")
         ends = all_ends[first : first + count + 1]
         rows = slice(ends[0], ends[-1])
@@ -246,23 +264,27 @@ class _BlockNeighbours(NamedTuple):
         scores = corpus_files.opened(Path(f"{stem}.scores.npy"))
         return cls(ends - ends[0], ids[rows], scores[rows])
 
-    def of_query(self, query: int) -> slice:
+    def rows_of(self, query: int) -> slice:
         return slice(self.ends[query], self.ends[query + 1])
 
 
 def _merge(
     scans: _Scans,
+    *,
     first: int,
     queries_QD: NDArray[np.float32],
     k: int,
-    *,
     index: Index,
     exclude: NDArray[np.int64],
 ) -> Neighbours:
-    """Return the k best of the queries from `first` on over all blocks."""
+    """Return the k best neighbours, over all blocks, of the queries from `first` on.
+
+    The other arrays are those of these queries; a query is searched for in `index` if
+    the blocks may lack one of its neighbours.
+    """
     count, dimensions = queries_QD.shape
     min_scores_Q = _read_min_scores(scans.min_scores)[first : first + count]
-    parts = [_BlockNeighbours.read(stem, first, count) for stem in scans.blocks]
+    blocks = [_BlockNeighbours.read(stem, first, count) for stem in scans.blocks]
     # Blocks compare rough scores with the bound, so only neighbours above it by more
     # than the rounding error are certain.
     error = exact_cpu.ROUNDING * exact_cpu.rounding_error(dimensions)
@@ -270,34 +292,38 @@ def _merge(
     cosines = []
     uncertain = []
     for query in range(count):
-        ids = np.concatenate([part.ids[part.of_query(query)] for part in parts])
-        scores = np.concatenate([part.scores[part.of_query(query)] for part in parts])
+        ids = np.concatenate([block.ids[block.rows_of(query)] for block in blocks])
+        scores = np.concatenate(
+            [block.scores[block.rows_of(query)] for block in blocks]
+        )
+        # The highest scores, and of equal ones the lowest ids.
         best = np.lexsort((ids, -scores))[:k]
         neighbours.append(ids[best])
         cosines.append(scores[best])
-        kth = scores[best[-1]] if len(best) == k else -np.inf
+
         has_bound = min_scores_Q[query] > -np.inf
-        if has_bound and kth - error < min_scores_Q[query]:
+        kth_score = scores[best[-1]] if len(best) == k else -np.inf
+        if has_bound and kth_score - error < min_scores_Q[query]:
             uncertain.append(query)
 
     # The bound was too high for these queries, about one in a billion.
-    again = np.array(uncertain, np.int64)
-    searched_again = index.search(queries_QD[again], k, exclude=exclude[again])
-    for query, row_ids, row_scores in zip(uncertain, *searched_again, strict=True):
+    rows = np.array(uncertain, np.int64)
+    searched = index.search(queries_QD[rows], k, exclude=exclude[rows])
+    for query, row_ids, row_scores in zip(uncertain, *searched, strict=True):
         neighbours[query] = row_ids
         cosines[query] = row_scores
     return neighbours, cosines
 
 
 class LeastScoresFiles(StepFiles):
-    """The score that a neighbour needs at least, of each query of a task."""
+    """The score that a neighbour needs at least, for each query of a task."""
 
     step = "least_scores"
     min_scores = ShardFiles(".least.npy")
 
 
 class ScanFiles(StepFiles):
-    """Where the neighbours of each query end, of every block of the corpus."""
+    """For each block of the corpus: where the neighbours of each query end."""
 
     step = "scan"
     ends = ShardFiles(".ends.npy")
@@ -320,22 +346,24 @@ def mine_steps(
 ) -> list[Step]:
     """Return the steps from VECTORS to CANDIDATES of the queries; the last is `name`.
 
-    `before` built an index or a shortlist. The other steps search by blocks of the
-    corpus; they have no tasks where one block holds all vectors.
+    The steps `before` built an index or a shortlist. The steps `least_scores` and
+    `scan` search by blocks of the corpus; they have no tasks where one block holds all
+    vectors.
     """
-    shared = (vectors, queries, *before)
+    inputs = (vectors, queries, *before)
     config: dict[str, Any] = dict(neighbours)
-    # An index of another package, which reads the stored vectors directly.
-    unbuilt = None
+    # An index that is not built reads the stored vectors itself. It has no step of its
+    # own, so the mining step has its name and version.
+    unbuilt_index = None
     if search.index not in (AUTO, EXACT):
         kind = index_kind(search.index)
         if not kind.is_built:
-            unbuilt = search.index
-            config |= {"index": unbuilt, "version": kind.version}
+            unbuilt_index = search.index
+            config |= {"index": unbuilt_index, "version": kind.version}
 
-    def least_tasks(done: Artifacts) -> Work:
+    def least_scores_tasks(done: Artifacts) -> Work:
         find = partial(
-            _find_least_scores,
+            _find_min_scores,
             vectors=vectors_of(done),
             k=count_neighbours(neighbours, done),
         )
@@ -347,39 +375,38 @@ def mine_steps(
         return Work(tasks, gpu="unused")
 
     def scan_tasks(done: Artifacts) -> list[Task]:
-        least = LeastScoresFiles.of(done).min_scores
-        if not least:
+        min_scores = LeastScoresFiles.of(done).min_scores
+        if not min_scores:
             return []
         scan = partial(
             _scan_block,
             queries=queries_of(done),
-            least=least,
+            min_scores=min_scores,
             vectors=vectors_of(done),
             k=count_neighbours(neighbours, done),
         )
-        return [
-            partial(scan, block=block) for block in _corpus_blocks(vectors_of(done))
-        ]
+        blocks = _corpus_blocks(vectors_of(done))
+        return [partial(scan, block=block) for block in blocks]
 
-    def tasks(done: Artifacts) -> Work:
+    def mine_tasks(done: Artifacts) -> Work:
         files = index_files(done)
-        if unbuilt is not None:
-            files = replace(files, index=unbuilt)
+        if unbuilt_index is not None:
+            files = replace(files, index=unbuilt_index)
         scans = _scans_of(done)
         k = count_neighbours(neighbours, done)
         mine = partial(
             _mine_block,
-            index=files,
+            files=files,
             k=k,
             scans=scans,
             shortlist=_shortlist_of(done),
         )
         path = queries_of(done)
         ranges = query_ranges(path, max_queries=queries_of_task(k))
-        searches = [partial(mine, queries=(path, *rows)) for rows in ranges]
+        tasks = [partial(mine, queries=(path, *rows)) for rows in ranges]
         # FAISS searches on the CPU, and merging needs no GPU.
         needs_no_gpu = index_kind(files.index).is_built or scans is not None
-        return Work(searches, gpu="unused" if needs_no_gpu else None)
+        return Work(tasks, gpu="unused" if needs_no_gpu else None)
 
     resources = Resources(gpu="unused" if search.device == "cpu" else "optional")
     scanning: list[Step] = []
@@ -388,14 +415,14 @@ def mine_steps(
             name="least_scores",
             version=2,
             config=config,
-            inputs=shared,
-            tasks=least_tasks,
+            inputs=inputs,
+            tasks=least_scores_tasks,
         )
         scan = Step(
             name="scan",
             version=1,
             config=config,
-            inputs=(*shared, least_scores),
+            inputs=(*inputs, least_scores),
             tasks=scan_tasks,
             result=MineResult,
             resources=resources,
@@ -405,8 +432,8 @@ def mine_steps(
         name=name,
         version=5,
         config=config,
-        inputs=(*shared, *scanning),
-        tasks=tasks,
+        inputs=(*inputs, *scanning),
+        tasks=mine_tasks,
         result=MineResult,
         resources=resources,
     )
@@ -417,15 +444,16 @@ def _scans_of(done: Artifacts) -> _Scans | None:
     """Return what the blocks of the corpus have; None where they were not searched."""
     if "scan" not in done:
         return None
-    suffix = ScanFiles.ends.suffix
     ends = ScanFiles.of(done).ends
     if not ends:
         return None
+    suffix = ScanFiles.ends.suffix
     stems = [path.with_name(path.name.removesuffix(suffix)) for path in ends]
     return _Scans(LeastScoresFiles.of(done).min_scores, stems)
 
 
 def _shortlist_of(done: Artifacts) -> _Paths:
+    """Return the marks of the chunks in the shortlist; none without one."""
     if "shortlist" not in done:
         return ()
     return ShortlistFiles.of(done).marks

@@ -237,13 +237,15 @@ def list_documents(
 
 
 class Queries(NamedTuple):
-    """Queries of some rows of a file."""
+    """Queries of some rows of a file.
 
-    ids: NDArray[np.int64]  # (n,)
-    exclude: NDArray[
-        np.int64
-    ]  # (n, 2) the range [first, last) of ids that each excludes
-    before: int  # queries of earlier rows
+    `ids` has shape (n,). `exclude`, shape (n, 2), has the range [first, last) of ids that
+    each query excludes. `before` is the number of queries of earlier rows.
+    """
+
+    ids: NDArray[np.int64]
+    exclude: NDArray[np.int64]
+    before: int
 
 
 def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries:

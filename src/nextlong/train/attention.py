@@ -1,15 +1,16 @@
 """Attention: causal attention of packed rows, without a mask of T × T elements.
 
-In:  queries, keys and values of one row of T tokens, and where its documents begin and
-     end: `cu_seq_lens_q` is an int32 tensor (documents + 1,) on the device,
-     `document_bounds` the same numbers as Python integers, made once per step.
+In:  queries, keys and values of one row of T tokens, and the boundaries of its
+     documents, [0, …, T]: `cu_seq_lens_q` is an int32 tensor (documents + 1,) on the
+     device, `document_bounds` has the same numbers as Python integers, made once per
+     step.
 Out: the attention output of the row, in which no token attends to another document.
 
 transformers' `sdpa` builds a boolean T × T mask for such a row (17 GB at 131,072
-tokens). Here the boundaries are an argument: without them, with a padding mask and with
-a cache, this attention refuses to run. `sdpa` runs `scaled_dot_product_attention` with
-`is_causal`, a document at a time; `varlen` is `torch.nn.attention.varlen`,
-FlashAttention over all documents of a row at once.
+tokens). Here the boundaries are an argument: without them, with a padding mask or with
+a cache, this attention refuses to run. Its kernel `sdpa` calls
+`scaled_dot_product_attention` with `is_causal`, a document at a time; `varlen` calls
+`torch.nn.attention.varlen`, FlashAttention over all documents of a row at once.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 
 Kernel = Literal["auto", "sdpa", "varlen"]
 _NAME: Final = "nextlong_documents"
-# In torch 2.11 varlen attention has as many key-value heads as query heads.
+# In torch 2.11, varlen attention must have as many key-value heads as query heads.
 _VARLEN_SHARES_HEADS: Final = "enable_gqa" in signature(varlen.varlen_attn).parameters
 # Kernels without a T × T matrix, the fastest first.
 _NO_SQUARE: Final = [
@@ -42,9 +43,10 @@ _NO_SQUARE: Final = [
 def register_attention(kernel: Kernel = "auto", *, is_packed: bool = True) -> str:
     """Register the attention with transformers; return its `attn_implementation` name.
 
-    `is_packed`: rows may hold several documents. Then compiled layers have one graph
-    for every number of documents. Otherwise they have one for rows of one document,
-    whose attention is part of it.
+    `is_packed` says that rows may hold several documents. Compiled layers then have a
+    single graph, for rows of any number of documents, which calls attention from
+    outside. Otherwise their graph is for rows of one document, and contains its
+    attention.
     """
     name = _NAME if kernel == "auto" else f"{_NAME}_{kernel}"
     if not is_packed:
@@ -77,36 +79,43 @@ def register_attention(kernel: Kernel = "auto", *, is_packed: bool = True) -> st
 
         is_compiling = torch.compiler.is_compiling()
         if is_compiling:
-            # The values of a tensor are unknown here, so the documents are too.
-            holds_several = is_packed or cu_seq_lens_q.shape[0] > 2
-            longest = query.shape[2]
-            bounds: Sequence[int] = [0, longest]
+            # While a graph is made, the boundaries have no values. Unless there may be
+            # several documents, one fills the row.
+            may_hold_several = is_packed or cu_seq_lens_q.shape[0] > 2
+            max_document_tokens = query.shape[2]
+            bounds: Sequence[int] = [0, max_document_tokens]
         else:
             bounds = _as_integers(document_bounds, cu_seq_lens_q)
             _check_bounds(query, bounds)
-            holds_several = len(bounds) > 2
-            longest = _longest_document(bounds)
-        is_varlen = kernel == "varlen" or (
-            kernel == "auto" and holds_several and _has_fast_varlen(query)
+            may_hold_several = len(bounds) > 2
+            max_document_tokens = _longest_document(bounds)
+        uses_varlen = kernel == "varlen" or (
+            kernel == "auto" and may_hold_several and _has_fast_varlen(query)
         )
-        # One node of the graph for any number of documents, see `_attend_documents`.
-        is_operator = is_compiling and holds_several and not is_varlen
+        # A loop over documents would be part of the graph, see `_attend_documents`.
+        uses_operator = is_compiling and may_hold_several and not uses_varlen
 
-        if dropout and (is_varlen or is_operator):
+        if dropout and (uses_varlen or uses_operator):
             raise ValueError(
                 "attention of packed rows by varlen or in compiled layers has no "
                 f"dropout, this model's is {dropout}; set attention_dropout=0"
             )
-        if is_operator:
+        if uses_operator:
+            # The operator checks boundaries and window itself, where they are known.
             out = torch.ops.nextlong.attend_documents(
                 query, key, value, document_bounds, scaling, sliding_window
             )
             return out, None
         if sliding_window is not None:
-            _check_window(sliding_window, longest)
-        if is_varlen:
+            _check_window(sliding_window, max_document_tokens)
+        if uses_varlen:
             out = _attend_varlen(
-                query, key, value, cu_seq_lens_q, longest=longest, scale=scaling
+                query,
+                key,
+                value,
+                cu_seq_lens_q,
+                max_document_tokens=max_document_tokens,
+                scale=scaling,
             )
         else:
             out = _attend_each(
@@ -140,7 +149,8 @@ def _as_autocast(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values in the precision of autocast, if it is on.
 
-    RoPE's cosines are float32, so queries and keys are; the values are not.
+    Without this, queries and keys would be float32, because RoPE multiplies them with
+    float32 cosines, but values would not.
     """
     device = query.device.type
     if not torch.is_autocast_enabled(device):
@@ -162,7 +172,10 @@ def _as_integers(
 
 
 def _check_bounds(query: Tensor, bounds: Sequence[int]) -> None:
-    """Raise ValueError unless documents fill the one row of queries (1, heads, T, size)."""
+    """Raise ValueError unless documents fill the one row of queries.
+
+    Queries are (1, heads, T, size).
+    """
     rows, _, tokens, _ = query.shape
     if rows != 1 or bounds[-1] != tokens:
         raise ValueError(
@@ -172,12 +185,13 @@ def _check_bounds(query: Tensor, bounds: Sequence[int]) -> None:
 
 
 def _longest_document(bounds: Sequence[int]) -> int:
+    """Return the tokens of the longest document."""
     return max(end - start for start, end in pairwise(bounds))
 
 
-def _check_window(sliding_window: int, longest: int) -> None:
+def _check_window(sliding_window: int, max_document_tokens: int) -> None:
     """Raise ValueError if attention would have to leave out part of a document."""
-    if sliding_window < longest:
+    if sliding_window < max_document_tokens:
         raise ValueError(
             f"the model has a sliding window of {sliding_window} tokens, less than a "
             "document has"
@@ -185,7 +199,7 @@ def _check_window(sliding_window: int, longest: int) -> None:
 
 
 def _has_fast_varlen(query: Tensor) -> bool:
-    """Tell whether FlashAttention can run: on a GPU, on numbers of 16 bits."""
+    """Return whether FlashAttention can run: on a GPU, on numbers of 16 bits."""
     return bool(query.is_cuda) and query.dtype != torch.float32
 
 
@@ -195,7 +209,7 @@ def _attend_varlen(
     value: Tensor,
     cu_seq_lens: Tensor,
     *,
-    longest: int,
+    max_document_tokens: int,
     scale: float | None,
 ) -> Tensor:
     """Return the output (1, T, heads, size) by FlashAttention over all documents."""
@@ -205,14 +219,15 @@ def _attend_varlen(
         options = {}
         key, value = _one_group_per_head(query, key, value)
     out = varlen.varlen_attn(
-        # (T, heads, size): FlashAttention reads the documents of a row as one sequence.
+        # (T, heads, size): FlashAttention takes the documents one after the other,
+        # without a dimension of rows.
         query[0].transpose(0, 1),
         key[0].transpose(0, 1),
         value[0].transpose(0, 1),
         cu_seq_lens,
         cu_seq_lens,
-        longest,
-        longest,
+        max_document_tokens,
+        max_document_tokens,
         scale=scale,
         window_size=(-1, 0),  # causal
         **options,
@@ -240,7 +255,8 @@ def _attend_each(
     outputs = []
     with _square_kernels_off(query):
         for start, end in pairwise(bounds):
-            # (1, heads, its tokens, size): `is_causal` of a document alone is no mask.
+            # (1, heads, document tokens, size). One document alone needs no mask but
+            # `is_causal`.
             output = scaled_dot_product_attention(
                 query[:, :, start:end],
                 key[:, :, start:end],
@@ -269,16 +285,16 @@ def _one_group_per_head(
 
 
 def _square_kernels_off(query: Tensor) -> AbstractContextManager[None]:
-    """Allow only kernels without a T × T matrix; the CPU has no other."""
+    """Allow only kernels without a T × T matrix; on the CPU all are without."""
     if not query.is_cuda:
         return nullcontext()
     kernels: AbstractContextManager[None] = sdpa_kernel(_NO_SQUARE, set_priority=True)
     return kernels
 
 
-# What compiled layers call for the documents of a row: their graph holds one node, for
-# which the number of documents is a size that may change, where a loop over documents
-# would be another graph for each number.
+# The attention of packed rows in compiled layers is an operator of its own. In a graph
+# it is one node, and the number of documents is a size that may change. A loop over the
+# documents would need another graph for each number of them.
 
 
 @torch.library.custom_op("nextlong::attend_documents", mutates_args=())  # type: ignore[untyped-decorator]
@@ -290,11 +306,13 @@ def _attend_documents(
     scale: float | None,
     sliding_window: int | None,
 ) -> Tensor:
-    ends = bounds.tolist()
-    _check_bounds(query, ends)
+    """Return the output (1, T, heads, size), computed document by document."""
+    document_bounds = bounds.tolist()
+    _check_bounds(query, document_bounds)
     if sliding_window is not None:
-        _check_window(sliding_window, _longest_document(ends))
-    return _attend_each(query, key, value, ends, scale=scale).contiguous()
+        _check_window(sliding_window, _longest_document(document_bounds))
+    output = _attend_each(query, key, value, document_bounds, scale=scale)
+    return output.contiguous()
 
 
 @_attend_documents.register_fake  # type: ignore[untyped-decorator]
@@ -306,6 +324,7 @@ def _(
     scale: float | None,  # noqa: ARG001
     sliding_window: int | None,  # noqa: ARG001
 ) -> Tensor:
+    """Return a tensor like the output, from which a graph learns its shape."""
     rows, heads, tokens, size = query.shape
     return query.new_empty(rows, tokens, heads, size)
 
@@ -319,7 +338,10 @@ def _attend_documents_backward(
     bounds: Tensor,
     scale: float | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of queries, keys and values, computing each document again."""
+    """Return the gradients of queries, keys and values.
+
+    The output of each document is computed again instead of being kept.
+    """
     query_gradient = torch.empty_like(query)
     key_gradient = torch.empty_like(key)
     value_gradient = torch.empty_like(value)
@@ -328,7 +350,9 @@ def _attend_documents_backward(
             q = query[:, :, start:end].detach().requires_grad_()
             k = key[:, :, start:end].detach().requires_grad_()
             v = value[:, :, start:end].detach().requires_grad_()
+            # The document as a row of its own.
             output = _attend_each(q, k, v, [0, end - start], scale=scale)
+            # Outputs have the tokens before the heads, queries, keys and values behind.
             dq, dk, dv = torch.autograd.grad(output, (q, k, v), gradient[:, start:end])
         query_gradient[:, :, start:end] = dq
         key_gradient[:, :, start:end] = dk
@@ -345,6 +369,7 @@ def _(
     bounds: Tensor,  # noqa: ARG001
     scale: float | None,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return tensors like the gradients, from which a graph learns their shapes."""
     return torch.empty_like(query), torch.empty_like(key), torch.empty_like(value)
 
 
@@ -352,10 +377,11 @@ def _(
 def _autograd_in_operator() -> Iterator[None]:
     """Let the body of an operator use autograd, which torch disables there."""
     keys = torch._C.DispatchKey
-    include = torch._C._SetExcludeDispatchKeyGuard
+    # The dispatcher excludes autograd inside an operator; False includes it again.
+    set_excluded = torch._C._SetExcludeDispatchKeyGuard
     with (
-        include(keys.AutogradFunctionality, False),
-        include(keys.ADInplaceOrView, False),
+        set_excluded(keys.AutogradFunctionality, False),
+        set_excluded(keys.ADInplaceOrView, False),
         torch.enable_grad(),
     ):
         yield
@@ -371,6 +397,7 @@ def _gradients_of_inputs(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...
     gradients = torch.ops.nextlong.attend_documents_backward(
         gradient, *ctx.saved_tensors, ctx.scale
     )
+    # Boundaries, scale and window have no gradient.
     return *gradients, None, None, None
 
 
@@ -384,9 +411,10 @@ def compile_layers(
 ) -> None:
     """Compile each layer of a model.
 
-    `is_packed`, as for `register_attention`: in one graph for any number of documents.
+    `is_packed` is that of `register_attention`: the graph is to serve rows of any
+    number of documents.
     """
-    # Layers, not the whole model: one graph serves all of them.
+    # Layers instead of the whole model, because one graph serves all of them.
     for layer in layers_of(model):
         layer.compile(backend=backend)
 
@@ -395,7 +423,7 @@ def compile_layers(
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Give the boundaries as tensors: a graph depends on each number of a tuple."""
         cu_seq_lens = options.get("cu_seq_lens_q")
-        # Another attention than ours.
+        # Without boundaries, the model has another attention.
         if cu_seq_lens is None:
             return arguments, options
         document_bounds = options.get("document_bounds", cu_seq_lens)
@@ -410,11 +438,11 @@ def compile_layers(
 
 
 def install_positions(model: PreTrainedModel) -> None:
-    """Let each document of a row have the rotary positions that it has alone.
+    """Let each document of a row have the rotary embedding that it would have alone.
 
     The RoPE scalings `dynamic` and `longrope` choose their frequencies by the highest
     position of a call, `dynamic` also by those of earlier calls. So a short document
-    would be rotated as the longest one of its row, or of a row before.
+    would get the frequencies of the longest one in its row, or in an earlier row.
     """
     rotary = getattr(model.get_decoder(), "rotary_emb", None)
     kind = getattr(rotary, "rope_type", None)
@@ -427,14 +455,14 @@ def install_positions(model: PreTrainedModel) -> None:
     ) -> tuple[Tensor, Tensor]:
         """Return the cosines and sines of the positions (1, T) of a row."""
         tokens = position_ids.shape[1]
-        # Positions rise by 1 within a document, so any other step begins the next one.
-        restarts = position_ids[0].diff() <= 0
-        starts = (restarts.nonzero().flatten() + 1).tolist()
+        # Positions rise within a document, and begin again with the next one.
+        begins_next = position_ids[0].diff() <= 0
+        starts = (begins_next.nonzero().flatten() + 1).tolist()
         cosines = []
         sines = []
         for start, end in pairwise([0, *starts, tokens]):
-            # Forget the longer documents of earlier calls.
             if kind == "dynamic":
+                # Forget the longer documents of earlier calls.
                 self.max_seq_len_cached = self.original_max_seq_len
                 self.inv_freq = self.original_inv_freq.to(position_ids.device)
             cosine, sine = own_forward(x, position_ids[:, start:end], **options)

@@ -4,7 +4,8 @@ In:  SEQUENCES, with columns of CHUNKS and TOKENS for each chunk.
 Out: one outcome per check.
 
 Each role has its own rules, so that sequences of meta-chunks and negatives and those of
-whole documents are both checked. A *problem* is the description of one breach.
+whole documents are both checked. A *problem* is the description of one breach;
+`where(span)` begins most of them, with the place of a span in words.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from nextlong.schemas import (
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, StoredRun
 
-# Tokens that a cut may give up to fall between two characters.
+# The most tokens that a cut gives up to fall between two characters.
 _MAX_TRIMMED = 4
-_MAX_USES = np.iinfo(np.uint16).max  # uses of a chunk are counted up to this
+# The uses of a chunk are counted up to this number.
+_MAX_USES = np.iinfo(np.uint16).max
 
 
 def check_sequences(run: StoredRun) -> list[CheckOutcome]:
@@ -57,7 +59,7 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
                 _gap_problems(run, sequence), checked=max(0, meta_chunks - 1)
             )
 
-    # Only what a run of this kind has.
+    # Runs of other kinds have no negatives, or no gaps of a certain size.
     outcomes = [spans, separators, order, repeats]
     if negatives.checked:
         outcomes.append(negatives)
@@ -67,6 +69,7 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
 
 
 def _spans_where(is_wanted: NDArray[np.bool_]) -> list[int]:
+    """Return the indices at which an array of shape (spans,) is true."""
     indices: list[int] = np.flatnonzero(is_wanted).tolist()
     return indices
 
@@ -74,20 +77,20 @@ def _spans_where(is_wanted: NDArray[np.bool_]) -> list[int]:
 def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield spans that do not cover exactly [0, T), or do not match their chunk."""
     where = sequence.where
+    # Exports of next tokens need one token more than the recipe asks for.
     target = int(run.setting("compose", "target_tokens", 0)) + run.extra_tokens
     has_spans = len(sequence.end) > 0
-    reached = int(sequence.end[-1]) if has_spans else 0
-    # Exports of next tokens need one token more than the recipe asks for.
-    if not has_spans or reached != target:
+    tokens = int(sequence.end[-1]) if has_spans else 0
+    if not has_spans or tokens != target:
         yield (
-            f"sequence {sequence.number} has {reached:,} tokens, "
+            f"sequence {sequence.number} has {tokens:,} tokens, "
             f"compose.target_tokens is {target:,}"
         )
 
     expected_starts = np.append(0, sequence.end[:-1])  # (spans,)
-    is_elsewhere = sequence.start != expected_starts
+    is_misplaced = sequence.start != expected_starts
     is_empty = sequence.lengths < 1
-    for span in _spans_where(is_elsewhere | is_empty):
+    for span in _spans_where(is_misplaced | is_empty):
         yield (
             f"{where(span)} should begin at {expected_starts[span]} "
             "and hold at least one token"
@@ -99,13 +102,14 @@ def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     for span in _spans_where(~is_chunk & (sequence.chunk != NO_CHUNK)):
         yield f"{where(span)} names a chunk but its role has none"
     for span in _spans_where(is_chunk & (sequence.lengths > sequence.tokens)):
-        tokens = sequence.tokens[span]
-        yield f"{where(span)} is longer than its chunk, which has {tokens} tokens"
+        chunk_tokens = sequence.tokens[span]
+        yield f"{where(span)} is longer than its chunk, which has {chunk_tokens} tokens"
 
-    cut = _spans_where(sequence.is_truncated)
-    if len(cut) > 1:
-        others = len(cut) - 1
-        yield f"{where(cut[0])} and {others} more are cut; at most one chunk may be"
+    cut_spans = _spans_where(sequence.is_truncated)
+    if len(cut_spans) > 1:
+        first = where(cut_spans[0])
+        others = len(cut_spans) - 1
+        yield f"{first} and {others} more are cut; at most one chunk may be"
 
 
 def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
@@ -118,14 +122,14 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
         ids = run.special_ids[role]
         spans = _spans_where(sequence.role == role)
         expected_spans = [expected_span] if ids else []
-        has_lengths = all(sequence.lengths[span] == len(ids) for span in spans)
-        if spans != expected_spans or not has_lengths:
+        have_length = all(sequence.lengths[span] == len(ids) for span in spans)
+        if spans != expected_spans or not have_length:
             yield (
                 f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, "
                 f"the tokenizer's is {ids}"
             )
 
-    # The span that ends the text of the sequence; it is cut where the budget ends.
+    # The last span before eos may be cut, because the budget of tokens ends there.
     final = last - 1 if run.special_ids[EOS] else last
     separator_tokens = len(run.special_ids[SEPARATOR])
     yield from _wrong_separators(sequence, separator_tokens, final)
@@ -134,10 +138,10 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
 
 
 def _wants_separator(sequence: ResolvedSequence) -> NDArray[np.bool_]:
-    """Return whether each span, shape (spans,), needs a separator if it is not cut.
+    """Return which spans need a separator after them if they are not cut, (spans,).
 
-    A chunk does if it does not end in a newline, unless the next chunk of the sequence
-    continues its document.
+    Those are the chunks that do not end in a newline, except where the next chunk of
+    the sequence continues the document.
     """
     wants_separator = sequence.is_chunk & sequence.open_ended
     spans = np.flatnonzero(sequence.role == DOCUMENT)
@@ -157,15 +161,17 @@ def _wrong_separators(
 ) -> Iterator[str]:
     """Yield the separators that should not be there, or have another length.
 
-    One separator follows a chunk that wants one. After a chunk that was cut, a row of
-    separators fills up the tokens that the cut gave up to fall between two characters;
-    the last of a row may be partial, as may a separator that ends the sequence.
+    One separator follows a chunk that wants one. After a cut chunk, separators in a row
+    take the place of the tokens that the cut gave up to fall between two characters.
+    The last separator of such a row may be partial, as may the one that ends the
+    sequence.
     """
     where = sequence.where
     wants_separator = _wants_separator(sequence)
     is_separator = sequence.role == SEPARATOR
     ends_row = is_separator & np.append(~is_separator[1:], True)
-    # (spans,) the last span up to each that is not a separator; -1: there is none.
+    # (spans,) the span that each separator belongs to: the nearest one before it that
+    # is no separator, -1 if there is none.
     indices = np.arange(len(is_separator))
     owners = np.maximum.accumulate(np.where(is_separator, -1, indices))
     for span in _spans_where(is_separator):
@@ -181,10 +187,11 @@ def _wrong_separators(
             yield f"{where(span)} should have {separator_tokens} tokens"
 
         is_wanted = has_owner and wants_separator[owner] and is_first
-        row_tokens = sequence.end[span] - sequence.end[owner]
         if not fills_cut and not is_wanted:
             yield f"{where(span)} does not follow a chunk that needs one"
-        elif ends_row[span] and row_tokens > separator_tokens + _MAX_TRIMMED:
+            continue
+        row_tokens = sequence.end[span] - sequence.end[owner]
+        if ends_row[span] and row_tokens > separator_tokens + _MAX_TRIMMED:
             yield (
                 f"{where(span)} is superfluous: "
                 "a cut between characters needs fewer separators"
@@ -194,15 +201,15 @@ def _wrong_separators(
 def _missing_separators(sequence: ResolvedSequence, final: int) -> Iterator[str]:
     """Yield the first chunk that lacks its separator.
 
-    The chunk at the end of the sequence may fill it exactly. Whether a cut chunk needs
-    a separator depends on its text, which `check_cuts` reads.
+    The chunk in the span `final` needs none, because it may fill the sequence exactly.
+    Whether a cut chunk needs one depends on its text, which `check_cuts` reads.
     """
     wants_separator = _wants_separator(sequence) & ~sequence.is_truncated
     is_followed = np.append(sequence.role[1:] == SEPARATOR, False)
     is_final = np.arange(len(sequence.role)) == final
-    bare = _spans_where(wants_separator & ~is_followed & ~is_final)
-    if bare:
-        where = sequence.where(bare[0])
+    lacking = _spans_where(wants_separator & ~is_followed & ~is_final)
+    if lacking:
+        where = sequence.where(lacking[0])
         yield f"{where} does not end in a newline but no separator follows it"
 
 
@@ -292,7 +299,8 @@ def _group_problems(
         edges = np.append(0, changes + 1)
     elif position == "tail":
         edges = np.append(changes, len(groups) - 1)
-    else:  # a random position may be any
+    else:
+        # A random position may be any.
         return
     for span in chunk_spans[edges[:meta_chunks]].tolist():
         if sequence.role[span] != META:
@@ -304,24 +312,25 @@ def _concatenated_problems(sequence: ResolvedSequence) -> Iterator[str]:
     """Yield misplaced chunks of concatenated documents; each document is a group."""
     where = sequence.where
     spans = _spans_where(sequence.is_chunk)
-    beginnings: list[int] = []  # the first span of each document
+    first_spans: list[int] = []  # of each document
     previous: int | None = None
     for span in spans:
-        is_beginning = True
-        expected = int(sequence.doc_first[span])
         if previous is not None and sequence.group[span] == sequence.group[previous]:
-            is_beginning = False
+            is_first = False
             expected = int(sequence.chunk[previous]) + 1
+        else:
+            is_first = True
+            expected = int(sequence.doc_first[span])
         if sequence.chunk[span] != expected:
             yield f"{where(span)} is in the place of {chunk_name(expected)}"
-        if is_beginning:
-            beginnings.append(span)
+        if is_first:
+            first_spans.append(span)
             yield from _beginning_problems(sequence, previous, span)
         if sequence.is_truncated[span] and span != spans[-1]:
             yield f"{where(span)} is cut before the end of the sequence"
         previous = span
 
-    times_begun = Counter(sequence.doc[beginnings].tolist())
+    times_begun = Counter(sequence.doc[first_spans].tolist())
     for document, times in times_begun.items():
         if times > 1:
             name = document_name(document)
@@ -333,7 +342,10 @@ def _beginning_problems(
     previous: int | None,
     span: int,
 ) -> Iterator[str]:
-    """Yield what is wrong where a document begins at a span, after a previous one."""
+    """Yield what is wrong where a document begins at `span`.
+
+    `previous` is the last span of the document before it; None for the first document.
+    """
     group = int(sequence.group[span])
     if previous is None:
         if group != 0:
@@ -349,27 +361,26 @@ def _beginning_problems(
 def _interleaved_problems(sequence: ResolvedSequence) -> Iterator[str]:
     """Yield misplaced chunks of interleaved parts of documents.
 
-    The documents are numbered by their first parts; that number is the group of all of
-    their parts.
+    Documents are numbered in the order of their first parts. All parts of a document
+    have its number as their group.
     """
     where = sequence.where
-    next_chunks: dict[int, int] = {}  # by document: where its next part begins
-    group_of: dict[int, int] = {}  # by document
+    next_chunks: dict[int, int] = {}  # by document: the chunk that must come next
+    numbers: dict[int, int] = {}  # by document
     spans = _spans_where(sequence.is_chunk)
     for span in spans:
         document = int(sequence.doc[span])
         chunk = int(sequence.chunk[span])
-        expected = next_chunks.get(document, int(sequence.doc_first[span]))
+        first_chunk = int(sequence.doc_first[span])
+        expected = next_chunks.get(document, first_chunk)
         if chunk != expected:
             yield f"{where(span)} is in the place of {chunk_name(expected)}"
 
         group = int(sequence.group[span])
-        expected_group = group_of.setdefault(document, len(group_of))
-        if group != expected_group:
-            yield (
-                f"{where(span)} has group {group}, "
-                f"its document is number {expected_group}"
-            )
+        # A document that was not seen before has the next number.
+        number = numbers.setdefault(document, len(numbers))
+        if group != number:
+            yield f"{where(span)} has group {group}, its document is number {number}"
         if sequence.is_truncated[span] and span != spans[-1]:
             yield f"{where(span)} is cut before the end of the sequence"
         next_chunks[document] = chunk + 1
@@ -377,17 +388,20 @@ def _interleaved_problems(sequence: ResolvedSequence) -> Iterator[str]:
 
 def _repeat_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield repeated chunks, except negatives that must repeat their meta-chunk."""
-    is_unique = sequence.is_chunk
+    must_differ = sequence.is_chunk
     if run.negatives.origin == "meta-chunk":
-        is_unique = is_unique & (sequence.role != NEGATIVE)
-    chunks, counts = np.unique(sequence.chunk[is_unique], return_counts=True)
+        must_differ = must_differ & (sequence.role != NEGATIVE)
+    chunks, counts = np.unique(sequence.chunk[must_differ], return_counts=True)
     for chunk in chunks[counts > 1].tolist():
-        spans = _spans_where(is_unique & (sequence.chunk == chunk))
+        spans = _spans_where(must_differ & (sequence.chunk == chunk))
         yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {spans}"
 
 
 def _negative_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
-    """Yield negatives of the meta-document, or where they belong to it, all others."""
+    """Yield negatives that are chunks of the meta-document.
+
+    Where negatives repeat meta-chunks, yield those that are not.
+    """
     is_negative = sequence.role == NEGATIVE
     meta_documents = sequence.doc[sequence.role == META]
     is_own = np.isin(sequence.doc, meta_documents)
@@ -403,9 +417,10 @@ def _gap_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield meta-chunks with too few tokens of negatives before them."""
     is_negative = sequence.role == NEGATIVE
     meta_spans = np.flatnonzero(sequence.role == META)
-    # (spans + 1,) tokens of negatives before each span; their differences from one
-    # meta-chunk to the next are the gaps.
-    tokens_before = np.append(0, np.cumsum(sequence.lengths * is_negative))
+    # (spans + 1,) the tokens of negatives before each span, and in all. Their
+    # difference from one meta-chunk to the next is the gap between the two.
+    negative_tokens = sequence.lengths * is_negative
+    tokens_before = np.append(0, np.cumsum(negative_tokens))
     gaps = np.diff(tokens_before[meta_spans])  # (meta-chunks - 1,)
     for index in _spans_where(gaps < run.min_gap_tokens):
         where = sequence.where(int(meta_spans[index + 1]))
@@ -423,7 +438,8 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
     """
     keys = CheckOutcome("sequence ids and keys", "sequences")
     documents = CheckOutcome("documents in one sequence only", "sequences")
-    # As the step that drafted promised.
+    # The draft step declares whether it may use a document in several sequences. Then
+    # two of them may consist of the same documents, and have the same id.
     repeats_documents = run.steps["draft"].manifest["config"]["repeats_documents"]
     if repeats_documents:
         reason = f"method {run.method} may use a document in several sequences"
@@ -449,13 +465,17 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
             ids.add(sequence.id)
         keys.breach_each(_key_problems(run, sequence), checked=1)
 
-        # Uses stop at _MAX_USES instead of starting again at 0.
+        # A chunk counts once per sequence. The counts stop at _MAX_USES instead of
+        # starting again at 0.
         negatives = sequence.chunk[sequence.known(NEGATIVE)]
         for shard, rows in run.by_shard(negatives):
             uses[shard][rows] = np.minimum(uses[shard][rows], _MAX_USES - 1) + 1
 
-    outcome = _check_uses(run, uses)
-    return [keys, documents, outcome] if outcome.checked else [keys, documents]
+    outcomes = [keys, documents]
+    outcome_of_uses = _check_uses(run, uses)
+    if outcome_of_uses.checked:
+        outcomes.append(outcome_of_uses)
+    return outcomes
 
 
 def _documents_taken_twice(
@@ -463,7 +483,11 @@ def _documents_taken_twice(
     sequence: ResolvedSequence,
     is_taken: list[NDArray[np.bool_]],
 ) -> Iterator[str]:
-    """Yield a document of an earlier sequence, and mark those of this one as taken."""
+    """Yield documents of an earlier sequence, and mark those of this one as taken.
+
+    At most one document of each shard is named. Only the documents that a sequence is
+    made of count, not those of its negatives.
+    """
     role = META if run.layout == Layout.EXTENDED else DOCUMENT
     for shard, rows in run.by_shard(sequence.doc[sequence.role == role]):
         taken_rows = rows[is_taken[shard][rows]]
@@ -477,7 +501,7 @@ def _documents_taken_twice(
 
 
 def _key_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
-    """Yield a key that is not the hash of its document, or an id that lacks the key."""
+    """Yield a key that is not the hash of its document, or an id without the key."""
     name = f"sequence {sequence.number}"
     key = f"{sequence.key:016x}"
     # The key is the content hash of the meta-document or first document. The sequence
@@ -521,18 +545,21 @@ class Tokenized:
         self._offsets = run.reference.offsets(text, begins=run.begins(chunk))
 
     def first(self, tokens: int) -> tuple[int, bool]:
-        """Return how many characters the first tokens cover, and if they end there.
+        """Return how many whole characters the first tokens have.
 
-        They do if the next token begins another character: a character of several
-        tokens is covered only by its last one.
+        With it, whether the tokens end between two characters: the last of them may be
+        one of several tokens that make up a character.
         """
-        # Tokens that share a character overlap.
-        stop = max((end for _, end in self._offsets[:tokens]), default=0)
-        start = min(start for start, _ in self._offsets[tokens:])
-        return min(stop, start), stop <= start
+        first_offsets = self._offsets[:tokens]
+        rest_offsets = self._offsets[tokens:]
+        first_stop = max((stop for _, stop in first_offsets), default=0)
+        rest_start = min(start for start, _ in rest_offsets)
+        # Tokens that share a character all have its offsets, so they overlap.
+        is_between = first_stop <= rest_start
+        return min(first_stop, rest_start), is_between
 
     def visible(self, tokens: int) -> str:
-        """Return the text of a span with the first tokens: at least one character."""
+        """Return the text of the first tokens: at least one character."""
         chars, _ = self.first(tokens)
         return self.text[: max(1, chars)]
 
@@ -540,10 +567,10 @@ class Tokenized:
 def texts_of_cuts(
     run: StoredRun, block: Iterable[ResolvedSequence]
 ) -> dict[int, Tokenized]:
-    """Return the truncated chunks of a block of sequences."""
-    cut = [np.empty(0, np.int64)]
-    cut += [sequence.chunk[sequence.is_truncated] for sequence in block]
-    texts = run.texts_of(np.concatenate(cut))
+    """Return the chunks that a block of sequences cuts, by chunk id."""
+    cut_chunks = [np.empty(0, np.int64)]
+    cut_chunks += [sequence.chunk[sequence.is_truncated] for sequence in block]
+    texts = run.texts_of(np.concatenate(cut_chunks))
     return {chunk: Tokenized(run, chunk, text) for chunk, text in texts.items()}
 
 
@@ -565,29 +592,30 @@ def _cut_problems(
     sequence: ResolvedSequence,
     texts: dict[int, Tokenized],
 ) -> Iterator[str]:
-    """Yield what is wrong about each cut chunk of a sequence, by its text."""
+    """Yield what is wrong with the cut chunks of a sequence, by their texts."""
     has_text = np.isin(sequence.chunk, list(texts))
     for span in _spans_where(sequence.is_truncated & has_text):
         where = sequence.where(span)
         tokenized = texts[int(sequence.chunk[span])]
-        for problem in _problems_of_cut(run, sequence, span, tokenized):
-            yield f"{where} {problem}"
+        for predicate in _predicates_of_cut(run, sequence, span, tokenized):
+            yield f"{where} {predicate}"
 
 
-def _problems_of_cut(
+def _predicates_of_cut(
     run: StoredRun,
     sequence: ResolvedSequence,
     span: int,
     tokenized: Tokenized,
 ) -> Iterator[str]:
-    """Yield what is wrong about a cut, as predicates of the span.
+    """Yield what is wrong with one cut, as predicates of its span.
 
-    It leaves no whole character; a separator follows a newline; the next chunk
-    continues its line; or it splits a character although another cut would not.
+    It leaves no whole character; it ends in a newline but a separator follows; it ends
+    within a line but none follows; or it splits a character although a slightly shorter
+    cut would not.
     """
     separator_tokens = len(run.special_ids[SEPARATOR])
     next_role = sequence.role[span + 1] if span + 1 < len(sequence.role) else None
-    has_separator = next_role == SEPARATOR
+    is_before_separator = next_role == SEPARATOR
     is_before_chunk = next_role in (META, NEGATIVE, DOCUMENT)
     # Under fit=exact, the cut negative fills what is left of the token budget.
     fills_budget = run.is_exact and sequence.role[span] == NEGATIVE
@@ -598,22 +626,22 @@ def _problems_of_cut(
     ends_line = ends_in_newline and is_between
     if fills_budget and not chars:
         yield "holds a part of a character only"
-    if fills_budget and has_separator and ends_in_newline:
+    if fills_budget and is_before_separator and ends_in_newline:
         yield "ends in a newline but a separator follows it"
     if separator_tokens and is_before_chunk and not ends_line:
         yield "is cut within a line, but no separator follows it"
 
     if is_between or not separator_tokens:
         return
-    # A negative without a separator also gives up the space for one.
+    # A shorter negative must leave space for a separator, if it has none yet.
     max_tokens = tokens - 1
-    if fills_budget and not has_separator:
+    if fills_budget and not is_before_separator:
         max_tokens = tokens - separator_tokens
-    kept = _cut_between_characters(
+    shorter = _cut_between_characters(
         tokenized, max_tokens=max_tokens, may_end_line=not fills_budget
     )
-    if kept is not None:
-        yield f"ends within a character; {tokens - kept} tokens fewer would not"
+    if shorter is not None:
+        yield f"ends within a character; {tokens - shorter} tokens fewer would not"
 
 
 def _cut_between_characters(
@@ -622,8 +650,12 @@ def _cut_between_characters(
     max_tokens: int,
     may_end_line: bool,
 ) -> int | None:
-    """Return the longest cut between characters; None if none of the first few is."""
-    for tokens in range(max_tokens, max(0, max_tokens - _MAX_TRIMMED), -1):
+    """Return the tokens of the longest cut between characters.
+
+    Cuts of `max_tokens` tokens and a few less are tried; None if none of them will do.
+    """
+    min_tokens = max(1, max_tokens - _MAX_TRIMMED + 1)
+    for tokens in range(max_tokens, min_tokens - 1, -1):
         chars, is_between = tokenized.first(tokens)
         ends_line = tokenized.text[:chars].endswith("\n")
         if is_between and chars and (may_end_line or not ends_line):

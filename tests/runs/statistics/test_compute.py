@@ -311,7 +311,7 @@ def test_what_the_step_keeps_is_what_a_new_count_gives_and_nothing_is_counted_tw
     computed = compute(run)
     monkeypatch.setattr(statistics, "compute", lambda _: pytest.fail("counted again"))
     told = tuple(
-        one.of(str(run)) for one in computed.warnings
+        one.for_run(str(run)) for one in computed.warnings
     )  # `nextlong peek` with this run
     measured = measure(run)
     assert measured == replace(

@@ -12,15 +12,18 @@ from typing import Final, NamedTuple
 
 from nextlong.runs.statistics.thresholds import THRESHOLDS
 
-MIN_CHUNK_CHARS: Final = 64  # that is proposed
-_MAX_MIN_META_CHUNKS: Final = 8  # that is proposed
-_MARGIN: Final = 0.9  # for the documents of a run, which are a sample
+# The smallest chunk size that is proposed, and the largest compose.min_meta_chunks.
+MIN_CHUNK_CHARS: Final = 64
+_MAX_MIN_META_CHUNKS: Final = 8
+# Leaves room below the threshold, because the documents of a run are a sample.
+_MARGIN: Final = 0.9
 
 
 class ExpectedAfterLast(NamedTuple):
-    """The expected share of tokens after the last meta-chunk, and who remains.
+    """What to expect if only documents of enough chunks are extended.
 
-    `remaining` is the share of the documents that have enough chunks.
+    `share` is that of the tokens after the last meta-chunk, `remaining` that of the
+    documents that have enough chunks.
     """
 
     share: float
@@ -30,9 +33,9 @@ class ExpectedAfterLast(NamedTuple):
 def shares_after_last(
     documents: Sequence[tuple[int, float]],
 ) -> dict[int, ExpectedAfterLast]:
-    """Return what to expect of documents with at least 2, 3, … chunks.
+    """Return what to expect of documents with at least 2, 3, … chunks, by that number.
 
-    `documents` has (chunks, number of such documents) pairs.
+    `documents` has pairs: a number of chunks, and how many documents have so many.
 
     Negatives are shared evenly among the meta-chunks, so the last one of p is followed
     by one part in p. Corpora of real documents differ from this by at most 0.02.
@@ -44,15 +47,15 @@ def shares_after_last(
         kept = [(chunks, count) for chunks, count in extendable if chunks >= min_chunks]
         num_kept = sum(count for _, count in kept)
         if num_kept:
-            after = sum(count / chunks for chunks, count in kept) / num_kept
-            shares[min_chunks] = ExpectedAfterLast(after, num_kept / total)
+            share = sum(count / chunks for chunks, count in kept) / num_kept
+            shares[min_chunks] = ExpectedAfterLast(share, num_kept / total)
     return shares
 
 
 def enough_meta_chunks(shares: Mapping[int, ExpectedAfterLast]) -> int | None:
-    """Return the least compose.min_meta_chunks that avoids `few-meta-chunks`.
+    """Return the least compose.min_meta_chunks that avoids `few-meta-chunks` for sure.
 
-    With a margin; None if none does.
+    None if no proposed one does.
     """
     wanted = _MARGIN * THRESHOLDS.max_after_last
     for min_chunks, expected in shares.items():

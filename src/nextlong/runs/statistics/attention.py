@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from nextlong.runs.statistics.stats import Exposure, RankWork
 from nextlong.runs.statistics.tally import Bin
 
+# Numbers of ranks for which the work is told.
 RANKS: Final = (2, 4, 8)
 _BUCKETS: Final = 40
 # (_BUCKETS + 1,) the first left context of each bucket: 1, 8, 16, 32 …
@@ -31,19 +32,21 @@ def rank_work(
 ) -> tuple[RankWork, ...]:
     """Return the imbalance by mask and number of ranks.
 
-    `per_row` sequences fill a row, in their order.
+    `sequences` has the lengths of the documents of each. `per_row` of them fill a row,
+    in their order.
     """
+    # By mask and number of ranks, the imbalance of each row.
     imbalances: dict[tuple[str, int], list[float]] = {}
     for first in range(0, len(sequences), per_row):
         row = sequences[first : first + per_row]
         for mask, lengths in _lengths_by_mask(row).items():
             for ranks in RANKS:
-                of_rows = imbalances.setdefault((mask, ranks), [])
-                of_rows.append(imbalance(lengths, ranks=ranks))
+                row_imbalances = imbalances.setdefault((mask, ranks), [])
+                row_imbalances.append(imbalance(lengths, ranks=ranks))
     work = []
-    for (mask, ranks), of_rows in imbalances.items():
-        mean = float(np.mean(of_rows))
-        worst = float(np.max(of_rows))
+    for (mask, ranks), row_imbalances in imbalances.items():
+        mean = float(np.mean(row_imbalances))
+        worst = float(np.max(row_imbalances))
         work.append(RankWork(mask=mask, ranks=ranks, mean=mean, worst=worst))
     return tuple(work)
 
@@ -57,12 +60,13 @@ def imbalance(lengths: NDArray[np.int64], *, ranks: int) -> float:
     ends = np.cumsum(lengths)
     work = np.cumsum(lengths * (lengths + 1.0) / 2)
     work_before = np.concatenate([[0.0], work])
-    # (2 · ranks + 1,) the borders of the slices: their token, the document that they
-    # cut, and the tokens of it before them.
+    # (2 · ranks + 1,) the borders of the slices, as positions in the row; the document
+    # that each border cuts; and how many tokens of it are before the border.
     cuts = np.linspace(0, ends[-1], 2 * ranks + 1)
     document = np.searchsorted(ends, cuts, side="right")
     document = np.minimum(document, len(lengths) - 1)
-    inside = cuts - (ends - lengths)[document]
+    starts = ends - lengths
+    inside = cuts - starts[document]
     work_before_cut = work_before[document] + inside * (inside + 1) / 2
     # Rank r has slices r and −1 − r, the pairing of context-parallel attention.
     slices = np.diff(work_before_cut)
@@ -82,8 +86,9 @@ def exposure(sequences: Sequence[NDArray[np.int64]]) -> tuple[Exposure, ...]:
 
 def _exposure(mask: str, lengths: NDArray[np.int64]) -> Exposure | None:
     """Return the left contexts in documents of some lengths; None without a target."""
-    # The first token is no target, so a document of n tokens has the left contexts
-    # 1 to n − 1. (values, _BUCKETS) how many of them are in each bucket.
+    # The first token is no target, so the targets of a document of n tokens have the
+    # left contexts 1 to n − 1. (values, _BUCKETS) how many of them are in each bucket,
+    # for each distinct length.
     values, counts = np.unique(lengths, return_counts=True)
     contexts = np.diff(np.minimum(values[:, None], _EDGES), axis=1)
     in_buckets = counts @ contexts
@@ -107,9 +112,9 @@ def _exposure(mask: str, lengths: NDArray[np.int64]) -> Exposure | None:
 def _lengths_by_mask(
     sequences: Sequence[NDArray[np.int64]],
 ) -> dict[str, NDArray[np.int64]]:
-    """Return the lengths of what attention sees as one, by mask.
+    """Return, by mask, the lengths of what it lets attention see at once.
 
-    A document mask differs only where a sequence holds several documents.
+    A document mask is left out where no sequence holds several documents.
     """
     masks = {"sequence": np.array([lengths.sum() for lengths in sequences], np.int64)}
     if any(len(lengths) > 1 for lengths in sequences):

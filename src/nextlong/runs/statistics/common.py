@@ -5,6 +5,7 @@ In:  runs. Out: the number of a sequence about it in each run; ids of chunks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,39 +19,37 @@ from nextlong.runs.run import Run
 from nextlong.runs.statistics import spans
 
 _SAMPLED_SHARDS: Final = 48
-# Documents of the first run that are looked for in the others …
-_CANDIDATES: Final = 200
-# … among this many of their sequences.
+# Only so many first sequences of each run are looked at …
 _LOOKED_AT: Final = 4000
+# … and of their documents, only so many are looked for in all runs.
+_CANDIDATES: Final = 200
 
 
 def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
     """Return the document that most runs have a sequence about (or hold).
 
-    With it, the number of that sequence, by index of the run. None if they do not share
-    their documents, or no two have a sequence about the same one.
+    With it, the number of the first such sequence, by index of the run. None if the
+    runs do not read the same documents, or no two have a sequence about the same one.
     """
     corpora = [run.steps["ingest"].manifest["fingerprint"] for run in runs]
-    alike = [
-        index
-        for index, run in enumerate(runs)
-        if corpora[index] == corpora[0] and len(run)
-    ]
-    if len(alike) < 2:
+    firsts_by_run: dict[int, dict[int, int]] = {}
+    for index, run in enumerate(runs):
+        if corpora[index] == corpora[0] and len(run):
+            firsts_by_run[index] = _first_about(run)
+    if len(firsts_by_run) < 2:
         return None
-    firsts_of = {index: _first_about(runs[index]) for index in alike}
 
-    # The document that most runs share; among equals, that of the earliest sequence of
-    # the run with the fewest documents, in whose order they are.
-    fewest = min(firsts_of.values(), key=len)
+    # The document that most runs share. Candidates are those of the run with the fewest
+    # documents, in the order of its sequences, so that the earliest wins among equals.
+    fewest = min(firsts_by_run.values(), key=len)
     candidates = list(fewest)[:_CANDIDATES]
 
     def num_runs(document: int) -> int:
-        return sum(document in firsts for firsts in firsts_of.values())
+        return sum(document in firsts for firsts in firsts_by_run.values())
 
     best = max(candidates, key=num_runs)
     numbers = {
-        index: firsts[best] for index, firsts in firsts_of.items() if best in firsts
+        index: firsts[best] for index, firsts in firsts_by_run.items() if best in firsts
     }
     if len(numbers) < 2:
         return None
@@ -60,7 +59,7 @@ def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
 def _first_about(run: Run) -> dict[int, int]:
     """Return the number of the first sequence about each document, by doc_id.
 
-    In the order of the sequences.
+    The documents are in the order of the sequences.
     """
     firsts: dict[int, int] = {}
     number = 0
@@ -86,7 +85,7 @@ def sample_chunks(run: Run, count: int) -> NDArray[np.int64]:
     num_sampled = min(_SAMPLED_SHARDS, num_shards)
     spaced = np.linspace(0, num_shards - 1, num_sampled)
     shards = np.unique(spaced.astype(int))
-    per_shard = -(-count // len(shards))
+    per_shard = math.ceil(count / len(shards))
     rng = np.random.default_rng(0)
     ids = []
     for shard in shards.tolist():
@@ -98,8 +97,8 @@ def sample_chunks(run: Run, count: int) -> NDArray[np.int64]:
 
 
 def has_every_vector(run: Run) -> bool:
-    """Say whether the run embedded its chunks, and all of them.
+    """Return whether the run embedded all of its chunks.
 
-    With a shortlist, the vectors of most are zero.
+    With a shortlist, the vectors of most chunks are zero.
     """
     return "embed" in run.steps and "shortlist" not in run.steps

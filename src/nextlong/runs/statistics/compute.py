@@ -1,8 +1,9 @@
-"""Compute: the statistics of a finished run, from its sequences and the counts of steps.
+"""Compute: the statistics of a finished run, from its sequences and its steps' counts.
 
 In:  a finished run. Its SEQUENCES are read block by block; its text and tokens are not
-read. Out: `Stats`, without the path and the costs of the run, so that the same
-sequences give the same bytes anywhere.
+     read.
+Out: `Stats`, without the path and the costs of the run, so that the same sequences give
+     the same bytes anywhere.
 
 Memory grows with the distinct chunks and documents that the data set uses, at some
 bytes each.
@@ -71,15 +72,15 @@ _TOKEN_EDGES: Final = np.array([0, 1, *(1 << power for power in range(6, 41))])
 _COUNT_EDGES: Final = np.array(
     [1, 2, 3, 4, *(1 + (1 << power) for power in range(2, 31))]
 )
-# A last meta-chunk of fewer tokens leaves hardly any token that depends on the text
-# before the last gap (docs/warnings.md).
+# With a last meta-chunk of fewer tokens, hardly any token depends on the text before
+# the last gap (docs/warnings.md).
 _SHORT_TOKENS: Final = 64
-# Ranks of which the mean cosine is told: 1, 2, 5, 10, 20, 50 …
+# The mean cosine is told of these ranks: 1, 2, 5, 10, 20, 50 …
 _RANKS: Final = tuple(digit * 10**power for power in range(10) for digit in (1, 2, 5))
 
 
 class _WholeChunks(NamedTuple):
-    """The characters and tokens of the chunks that no sequence cuts."""
+    """The characters and tokens of all chunks that stand whole in a sequence."""
 
     chars: int
     tokens: int
@@ -89,8 +90,9 @@ def compute(run: Run) -> Stats:
     """Return the statistics of a run, without its path and costs."""
     counting, whole_chunks = _count(run)
     document_lengths = counting.document_lengths
-    # Without `export.pack` a row is one sequence.
-    sequences_per_row = (run.recipe.export.pack or 0) // run.recipe.sequence_tokens or 1
+    # Without `export.pack`, a row is one sequence.
+    row_tokens = run.recipe.export.pack or 0
+    sequences_per_row = max(1, row_tokens // run.recipe.sequence_tokens)
     stats = Stats(
         run="",
         setting=_setting(run),
@@ -116,7 +118,7 @@ def compute(run: Run) -> Stats:
 
 
 def _count(run: Run) -> tuple[Counting, _WholeChunks]:
-    """Read the sequences once, and count what is in them."""
+    """Read the sequences once; return what is in them, and the size of whole chunks."""
     counting = Counting()
     store = token_store(run.steps)
     chars = 0
@@ -126,8 +128,8 @@ def _count(run: Run) -> tuple[Counting, _WholeChunks]:
         for block in spans.read_blocks(path, take, run.corpus):
             counting.add(block)
             chunks = block.of(*spans.CHUNK_ROLES)
-            # A chunk that a sequence cuts has more tokens in the store than there, and
-            # its characters there would have to be looked up in its text.
+            # A cut chunk has more tokens in the store than in the sequence. It is left
+            # out, because only its text could tell how many characters are left of it.
             is_whole = chunks.lengths == store.counts(chunks.chunk_ids)
             chunk_chars = corpus_files.chunk_chars(chunks.chunk_ids, run.corpus.chunks)
             chars += int(chunk_chars[is_whole].sum())
@@ -169,23 +171,21 @@ def _setting(run: Run) -> Setting:
 def _yields(run: Run) -> Yields:
     attempt = Attempt(run.steps)
     chunked = run.steps["chunk"].results(ChunkResult)
-    drafts = sum(part.drafts for part in attempt.drafted)
-    documents = attempt.drafted_or_dropped
-    # Without a draw of meta-documents, every document is begun.
-    begun = attempt.draw.drawn if "meta_documents" in run.steps else documents
-    # Drafts that no sequence needed: of documents that were not begun, and those that
-    # were drafted but not composed.
-    not_begun = begun - documents
-    not_composed = drafts - attempt.referenced.drafts
+    # Where documents are extended, each one drawn counts as a draft, also if enough
+    # others were drafted before it.
+    tried = attempt.drafted_or_dropped
+    drafts = attempt.draw.drawn if "meta_documents" in run.steps else tried
+    not_drafted = drafts - tried
+    not_composed = attempt.drafts - attempt.referenced.drafts
     return Yields(
         documents=sum(shard.documents for shard in chunked),
         eligible=attempt.draw.eligible,
         drawn=attempt.draw.drawn,
         asked=run.recipe.compose.sequences,
-        drafts=begun,
+        drafts=drafts,
         kept=len(run),
         spare=attempt.sequences - len(run),
-        untried=not_begun + not_composed,
+        untried=not_drafted + not_composed,
         dropped=attempt.dropped,
         dropped_examples=dropped_examples(run.steps),
     )
@@ -221,16 +221,17 @@ def _similarity(run: Run, counting: Counting) -> Similarity | None:
             count = int(counting.rank_counts[rank])
             mean = float(counting.rank_sums[rank]) / count
             by_rank.append(RankMean(rank, mean, count))
-    # By source of the meta-document, in units of a cosine.
-    sums = _by_source(run, counting.cosines_of_document)
+    # By source of the meta-document; the sums are in units of COSINE_UNIT.
+    sums = _by_source(run, counting.cosine_sums_of_document)
+    counts = _by_source(run, counting.cosine_counts_of_document)
     by_source = {}
-    for source, count in _by_source(run, counting.scores_of_document).items():
+    for source, count in counts.items():
         by_source[source] = SourceMean(sums[source] * COSINE_UNIT / count, count)
     random = None
     if _is_extended(run):
         random = measures.measure_random_similarity(run)
-    # The quantiles are rounded to COSINE_UNIT, but the mean need not be: the sums of each
-    # rank are exact.
+    # Only the quantiles have to be rounded to COSINE_UNIT: the sums of each rank are
+    # exact, so the mean is too.
     mean = float(counting.rank_sums.sum()) / cosine.count
     return Similarity(
         cosine=replace(cosine, mean=mean),
@@ -243,16 +244,15 @@ def _similarity(run: Run, counting: Counting) -> Similarity | None:
 def _negatives(run: Run, counting: Counting) -> Negatives:
     near_identical = None
     if counting.negatives:
-        # (sequences,) negatives that are nearly identical to their meta-chunk.
-        near = np.concatenate(counting.near_identical)
-        count = int(near.sum())
-        max_per_sequence = int(near.max())
+        # (sequences,) how many negatives are nearly identical to their meta-chunk.
+        counts = np.concatenate(counting.near_identical)
+        total = int(counts.sum())
         near_identical = NearIdentical(
             cosine=NEAR_IDENTICAL_COSINE,
-            negatives=count,
-            share=count / counting.negatives,
-            sequence=int(near.argmax()) if max_per_sequence else None,
-            max_per_sequence=max_per_sequence,
+            negatives=total,
+            share=total / counting.negatives,
+            sequence=int(counts.argmax()) if total else None,
+            max_per_sequence=int(counts.max()),
         )
     return Negatives(
         from_own_document=counting.own_document,
@@ -265,10 +265,12 @@ def _meta_chunks(run: Run, counting: Counting) -> MetaChunks | None:
     per_sequence = counting.meta_chunks.distribution(edges=_COUNT_EDGES)
     if per_sequence is None:
         return None
-    # With small chunks, a quarter of the longest is short.
+    # A last meta-chunk is short below 64 tokens, or below a quarter of the longest
+    # chunks if that is less.
     tokenizer = run.steps["tokenizer"].result(TokenizerResult)
-    longest = run.recipe.chunk.max_chars / tokenizer.chars_per_token
-    short_tokens = max(1, min(_SHORT_TOKENS, int(longest / 4)))
+    longest_tokens = run.recipe.chunk.max_chars / tokenizer.chars_per_token
+    short_tokens = max(1, min(_SHORT_TOKENS, int(longest_tokens / 4)))
+    # Sequences by the tokens of their last meta-chunk.
     last_tokens, counts = counting.last_chunk_tokens.counted()
     short = int(counts[last_tokens < short_tokens].sum())
     after_last = AfterLast(
@@ -333,14 +335,17 @@ def _contaminated(run: Run) -> dict[str, int] | None:
 
 
 def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
-    """Return for each source how many of its documents have keywords."""
+    """Return for each source how many of its documents have keywords.
+
+    Sources without documents are left out.
+    """
     documents = Counter[str]()
-    found = Counter[str]()
+    having_keywords = Counter[str]()
     for shard in shards:
         documents[shard.source] += shard.documents
-        found[shard.source] += shard.with_keywords
+        having_keywords[shard.source] += shard.with_keywords
     return {
-        source: WithKeywords(count, found[source])
+        source: WithKeywords(count, having_keywords[source])
         for source, count in documents.items()
         if count
     }
@@ -370,9 +375,9 @@ def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
     The documents of one shard are read at a time.
     """
     doc_ids, counts = by_document.counted()
-    total = Counter[str]()
     if not len(doc_ids):
         return {}
+    total = Counter[str]()
     # The ids are sorted, so those of a shard follow each other.
     borders = np.flatnonzero(np.diff(schemas.shard_of(doc_ids))) + 1
     ids_by_shard = np.split(doc_ids, borders)

@@ -2,8 +2,8 @@
 
 In:  blocks of spans. Out: `Counting`, the sums over all blocks.
 
-Only extended sequences have meta-chunks, whose distance they stretch, and negatives;
-the others are documents as they were, or their parts.
+Extended sequences have meta-chunks and negatives, which stand between the meta-chunks;
+all others have documents, whole or in parts.
 """
 
 from __future__ import annotations
@@ -18,50 +18,65 @@ from nextlong.artifacts.blocks import document_starts
 from nextlong.runs.statistics.spans import CHUNK_ROLES, Block
 from nextlong.runs.statistics.tally import Tally
 
-COSINE_UNIT: Final = 1e-4  # quantiles of cosines are exact to half of this
-NEAR_IDENTICAL_COSINE: Final = 0.95  # docs/warnings.md has what corpora show
+# Cosines are counted as multiples of this, so their quantiles are exact to half of it.
+COSINE_UNIT: Final = 1e-4
+# docs/warnings.md has the shares of such negatives in some corpora.
+NEAR_IDENTICAL_COSINE: Final = 0.95
 
 
 class Counting:
-    """What is counted in all blocks so far; cosines in units of COSINE_UNIT."""
+    """What is counted in all blocks so far."""
 
     def __init__(self) -> None:
-        # Cosines of negatives to their meta-chunks, or of documents to the one before.
+        # In units of COSINE_UNIT: the cosines of negatives to their meta-chunks, or of
+        # documents to the one that their method compares them with.
         self.cosines = Tally()
-        # By doc_id of the meta-document (or the document): sum and number of cosines.
-        self.cosines_of_document = Tally()
-        self.scores_of_document = Tally()
-        # (ranks + 1,) by rank, from 1.
+        # By doc_id of the meta-document (or the document): the sum of its cosines, in
+        # the same unit, and their number.
+        self.cosine_sums_of_document = Tally()
+        self.cosine_counts_of_document = Tally()
+        # (ranks + 1,) by rank, from 1: the sum of the cosines, not rounded, and their
+        # number.
         self.rank_sums = np.zeros(1)
         self.rank_counts = np.zeros(1, np.int64)
 
-        # Tokens between the parts of a document, and uses of chunks.
+        # The tokens between two parts of a document.
         self.gaps = Tally()
+
+        # By chunk_id, how often a chunk is used other than as a meta-chunk.
         self.uses = Tally()
         self.chunk_tokens = Tally()
+        # Chunks that their sequence had before.
         self.repeated = 0
 
-        # Documents of a sequence, by doc_id or as numbers.
+        # The number of documents of each sequence, those of its negatives included.
         self.documents = Tally()
+        # By doc_id, how many sequences are made of a document: negatives do not count.
         self.taken = Tally()
+        # The sum of `taken`, and how many of these documents are in several parts.
         self.in_sequences = 0
         self.in_parts = 0
 
+        # (roles,) and by doc_id.
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
         self.tokens_of_document = Tally()
         self.negative_tokens_of_document = Tally()
 
         self.negatives = 0
+        # Negatives that are chunks of their own meta-document.
         self.own_document = 0
-        # Of each block (sequences,) its nearly identical negatives.
+        # For each block, (sequences,): how many negatives are nearly identical to their
+        # meta-chunk.
         self.near_identical: list[NDArray[np.int64]] = []
 
-        # Meta-chunks of each sequence that has any, and what follows the last of them.
+        # The number of meta-chunks of each sequence that has any.
         self.meta_chunks = Tally()
+        # The tokens behind the last meta-chunks, and those of each last meta-chunk.
         self.tokens_after_last = 0
         self.last_chunk_tokens = Tally()
 
-        # Of each sequence, in tokens, for the masks of attention.
+        # For each sequence, (documents,): the tokens of each document, which attention
+        # masks separate.
         self.document_lengths: list[NDArray[np.int64]] = []
 
     def add(self, block: Block) -> None:
@@ -74,11 +89,11 @@ class Counting:
         is_last = np.diff(block.sequence, append=-1) != 0
         lengths = block.ends[is_last]
 
-        # (P,) a number for each document of each sequence: its group there. The
-        # documents of a sequence may alternate, so one of them may have several parts.
-        # One integer holds both, so that runs and distinct pairs are found at once.
-        groups = documents.sequence << 32 | documents.groups
-        begins_part = np.diff(groups, prepend=groups[:1] - 1) != 0
+        # (P,) one integer for each pair of a sequence and a group, which stands for a
+        # document of a sequence. The documents of a sequence may alternate: each run of
+        # equal keys is one part of a document.
+        keys = _pair_keys(documents.sequence, documents.groups)
+        begins_part = np.diff(keys, prepend=keys[:1] - 1) != 0
         parts = np.flatnonzero(begins_part)
 
         self._count_cosines(
@@ -88,9 +103,9 @@ class Counting:
             parts=parts,
             num_sequences=num_sequences,
         )
-        self._count_gaps(meta_spans, documents, groups, begins_part)
+        self._count_gaps(meta_spans, documents, keys, begins_part)
         self._count_meta_chunks(meta_spans, lengths)
-        self._count_parts(documents, groups, parts)
+        self._count_parts(documents, keys, parts)
         self._count_chunks(block)
         self._count_negatives(negatives, num_sequences)
         self._count_documents_of_masks(block, lengths)
@@ -104,14 +119,17 @@ class Counting:
         parts: NDArray[np.int64],
         num_sequences: int,
     ) -> None:
-        """Count the cosines of negatives and of documents, whose parts begin at `parts`.
+        """Count the cosines of negatives and of documents.
 
-        A negative has its rank, from 1, beside its meta-chunk, and counts for its
-        meta-document. A part of a document has its rank behind the sequence's first,
-        which has rank 0 and no cosine, and counts for itself.
+        `parts` are the spans at which a part of a document begins.
+
+        The negatives of a meta-chunk have the ranks 1, 2, …, and count for their
+        meta-document. The parts of documents in a sequence have the ranks 0, 1, …, and
+        count for their own document; the first, of rank 0, has no cosine.
         """
-        gaps = negatives.sequence << 32 | negatives.groups
-        negative_ranks = _positions_in_run(gaps) + 1
+        # The negatives of a meta-chunk follow each other, and share its group.
+        negative_keys = _pair_keys(negatives.sequence, negatives.groups)
+        negative_ranks = _positions_in_run(negative_keys) + 1
         document_ranks = _positions_in_run(documents.sequence[parts])
         ranks = np.concatenate([negative_ranks, document_ranks])
         scores = np.concatenate([negatives.scores, documents.scores[parts]])
@@ -129,8 +147,8 @@ class Counting:
         owners = owners[is_known]
         cosines = np.rint(scores / COSINE_UNIT).astype(np.int64)
         self.cosines.add(cosines)
-        self.cosines_of_document.add(owners, cosines)
-        self.scores_of_document.add(owners)
+        self.cosine_sums_of_document.add(owners, cosines)
+        self.cosine_counts_of_document.add(owners)
 
         # Later blocks may have more ranks than the blocks before them.
         new_ranks = int(ranks.max(initial=0)) + 1 - len(self.rank_sums)
@@ -145,32 +163,35 @@ class Counting:
         self,
         meta_spans: Block,
         documents: Block,
-        groups: NDArray[np.int64],
+        keys: NDArray[np.int64],
         begins_part: NDArray[np.bool_],
     ) -> None:
-        """Count the tokens between consecutive chunks of a document of a sequence."""
+        """Count the tokens between consecutive parts of a document of a sequence.
+
+        Each meta-chunk is a part. `keys` and `begins_part` are those of `documents`.
+        """
         # Meta-chunks by sequence, then by position. A difference across the border of
-        # two sequences is no distance.
+        # two sequences is no gap.
         order = np.lexsort((meta_spans.starts, meta_spans.sequence))
         gaps = meta_spans.starts[order][1:] - meta_spans.ends[order][:-1]
         is_in_sequence = np.diff(meta_spans.sequence[order]) == 0
         self.gaps.add(gaps[is_in_sequence])
 
-        # The same between the spans of a document, where a new part begins: inside a
+        # The same for the spans of documents, but only where a part begins: inside a
         # part there is a separator at most.
-        order = np.lexsort((documents.starts, groups))
+        order = np.lexsort((documents.starts, keys))
         gaps = documents.starts[order][1:] - documents.ends[order][:-1]
-        is_in_document = np.diff(groups[order]) == 0
+        is_in_document = np.diff(keys[order]) == 0
         self.gaps.add(gaps[is_in_document & begins_part[order][1:]])
 
     def _count_meta_chunks(self, meta_spans: Block, lengths: NDArray[np.int64]) -> None:
-        """Count the meta-chunks of sequences of some `lengths`, and what follows them.
+        """Count the meta-chunks of each sequence, and the tokens behind the last one.
 
-        `lengths` has shape (sequences,).
+        `lengths` are the tokens of the sequences, shape (sequences,).
         """
-        # (m,) the last meta-chunk of each sequence that has one.
         order = np.lexsort((meta_spans.starts, meta_spans.sequence))
         sequences = meta_spans.sequence[order]
+        # (m,) the last meta-chunk of each sequence that has one.
         last = order[np.flatnonzero(np.diff(sequences, append=-1))]
         counts = np.bincount(sequences, minlength=len(lengths))
         self.meta_chunks.add(counts[counts > 0])
@@ -179,11 +200,11 @@ class Counting:
         self.last_chunk_tokens.add(meta_spans.lengths[last])
 
     def _count_parts(
-        self, documents: Block, groups: NDArray[np.int64], parts: NDArray[np.int64]
+        self, documents: Block, keys: NDArray[np.int64], parts: NDArray[np.int64]
     ) -> None:
         """Count the documents of sequences once each, and those in several parts."""
         _, firsts, parts_of_document = np.unique(
-            groups[parts], return_index=True, return_counts=True
+            keys[parts], return_index=True, return_counts=True
         )
         self.taken.add(documents.doc_ids[parts[firsts]])
         self.in_parts += int((parts_of_document > 1).sum())
@@ -193,18 +214,20 @@ class Counting:
         """Count the chunks, their tokens, and the documents that they are from."""
         chunks = block.of(*CHUNK_ROLES)
         num_sequences = int(block.sequence[-1]) + 1
-        # (P,) a number for each document, and for each chunk, of each sequence.
-        _, documents = np.unique(chunks.doc_ids, return_inverse=True)
-        _, distinct_chunks = np.unique(chunks.chunk_ids, return_inverse=True)
-        doc_keys = chunks.sequence << 32 | documents
-        chunk_keys = chunks.sequence << 32 | distinct_chunks
+        # (P,) one integer for each pair of a sequence and a document, and of a sequence
+        # and a chunk. Ids need more than 32 bits, so they are numbered first.
+        _, doc_numbers = np.unique(chunks.doc_ids, return_inverse=True)
+        _, chunk_numbers = np.unique(chunks.chunk_ids, return_inverse=True)
+        doc_keys = _pair_keys(chunks.sequence, doc_numbers)
+        chunk_keys = _pair_keys(chunks.sequence, chunk_numbers)
 
-        documents_of_negatives = doc_keys[chunks.roles == schemas.NEGATIVE]
-        documents_of_meta_spans = doc_keys[chunks.roles == schemas.META]
-        is_own = np.isin(documents_of_negatives, documents_of_meta_spans)
+        docs_of_negatives = doc_keys[chunks.roles == schemas.NEGATIVE]
+        docs_of_meta_spans = doc_keys[chunks.roles == schemas.META]
+        is_own = np.isin(docs_of_negatives, docs_of_meta_spans)
         self.own_document += int(is_own.sum())
         self.repeated += len(chunk_keys) - len(np.unique(chunk_keys))
 
+        # (distinct pairs,) the sequence of each document of each sequence.
         sequence_of_document = np.unique(doc_keys) >> 32
         self.documents.add(np.bincount(sequence_of_document, minlength=num_sequences))
         self.uses.add(block.of(schemas.NEGATIVE, schemas.DOCUMENT).chunk_ids)
@@ -215,8 +238,8 @@ class Counting:
     def _count_negatives(self, negatives: Block, num_sequences: int) -> None:
         """Count the negatives, and those nearly identical to their meta-chunk."""
         is_near = negatives.scores >= NEAR_IDENTICAL_COSINE
-        near = negatives.sequence[is_near]
-        self.near_identical.append(np.bincount(near, minlength=num_sequences))
+        sequences = negatives.sequence[is_near]
+        self.near_identical.append(np.bincount(sequences, minlength=num_sequences))
         self.negatives += len(negatives.roles)
         self.negative_tokens_of_document.add(negatives.doc_ids, negatives.lengths)
 
@@ -228,17 +251,24 @@ class Counting:
         `lengths` has shape (sequences,). An extended sequence counts as one document.
         """
         # `document_starts` takes positions as if the sequences stood one after the
-        # other.
-        firsts = np.cumsum(lengths) - lengths
+        # other, and returns the beginnings of documents in the same way.
+        sequence_starts = np.cumsum(lengths) - lengths
         starts = document_starts(
             lengths,
             roles=block.roles,
             groups=block.groups,
-            starts=firsts[block.sequence] + block.starts,
+            starts=sequence_starts[block.sequence] + block.starts,
         )
         document_lengths = np.diff(starts, append=lengths.sum())
-        borders = np.searchsorted(starts, firsts[1:])
+        borders = np.searchsorted(starts, sequence_starts[1:])
         self.document_lengths += np.split(document_lengths, borders)
+
+
+def _pair_keys(
+    sequences: NDArray[np.int64], numbers: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return one integer for each pair of a sequence and a number below 2^32."""
+    return (sequences << 32) | numbers
 
 
 def _positions_in_run(keys: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -35,16 +35,17 @@ class StatisticsFiles(StepFiles):
 def measure(run: Run) -> Stats:
     """Return the statistics of a finished run.
 
-    Those of its step `statistics` if there is one, else computed now.
+    They are read from its step `statistics` if there is one, else computed now.
     """
     stats = read(run.steps) or compute(run)
-    # The statistics of the same sequences are the same in any run directory.
-    warnings = tuple(warning.of(str(run)) for warning in stats.warnings)
+    # Statistics are kept without the name and the costs of the run, so that those of
+    # the same sequences are the same in any run directory.
+    warnings = tuple(warning.for_run(str(run)) for warning in stats.warnings)
     return replace(stats, run=str(run), steps=step_costs(run), warnings=warnings)
 
 
 def statistics_step(run: Run) -> Step:
-    """Return the step that measures a run, whose record is written."""
+    """Return the step that measures a run whose variant is recorded."""
     tasks = [partial(_measure_to, named=run.variant.named)]
     inputs = list(read_steps(run.steps))
     if "embed" in run.steps:
@@ -61,13 +62,13 @@ def statistics_step(run: Run) -> Step:
 def _measure_to(out: Path, *, named: str) -> TaskResult:
     """Write the statistics of the variant that `named` opens, beside `out`."""
     stats = compute(Run(named))
-    store.write_json(
-        out.with_name(f"{out.name}{StatisticsFiles.statistics.suffix}"), asdict(stats)
-    )
+    suffix = StatisticsFiles.statistics.suffix
+    store.write_json(out.with_name(f"{out.name}{suffix}"), asdict(stats))
     return TaskResult()
 
 
-@cache  # 40 ms
+# Building the adapter takes 40 ms.
+@cache
 def _adapter() -> TypeAdapter[Stats]:
     return TypeAdapter(Stats)
 

@@ -23,7 +23,8 @@ from nextlong.runs.statistics.counting import COSINE_UNIT
 from nextlong.runs.statistics.stats import CutOff, Hub, Reuse, StepCost, Uses
 from nextlong.runs.statistics.tally import Spread, Tally
 
-# Whose pairs are the baseline of cosines: their mean is exact to about 0.005.
+# The pairs of so many chunks are the baseline of cosines: its mean is exact to about
+# 0.005.
 _RANDOM_CHUNKS: Final = 500
 _HUBS: Final = 10
 # Uses of a chunk beyond which it teaches hardly anything (arXiv 2305.16264;
@@ -43,11 +44,11 @@ def measure_reuse(run: Run, tally: Tally) -> Reuse:
             histogram=(),
             hubs=(),
         )
-    # Bins that double: uses 1, 2, 3-4, 5-8 …
-    num_powers = max(0, int(uses.max()) - 1).bit_length() + 1
-    edges = [0, *(1 << power for power in range(num_powers))]
+    # Bins that double, up to the first that holds the most uses: 1, 2, 3-4, 5-8 …
+    num_bins = max(0, int(uses.max()) - 1).bit_length() + 1
+    highs = [1 << power for power in range(num_bins)]
     histogram = []
-    for below, high in pairwise(edges):
+    for below, high in pairwise([0, *highs]):
         is_in_bin = (uses > below) & (uses <= high)
         histogram.append(Uses(low=below + 1, high=high, chunks=int(is_in_bin.sum())))
 
@@ -66,7 +67,7 @@ def measure_reuse(run: Run, tally: Tally) -> Reuse:
 
 
 def _hubs(run: Run, chunk_ids: list[int], uses: list[int]) -> tuple[Hub, ...]:
-    """Return some chunks, with their uses, by what a reader finds them by."""
+    """Return chunks and their uses, with the names by which a reader finds them."""
     if not chunk_ids:
         return ()
     names = corpus_files.chunk_names(
@@ -83,26 +84,29 @@ def _hubs(run: Run, chunk_ids: list[int], uses: list[int]) -> tuple[Hub, ...]:
 
 
 def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
-    """Return what is cut off of the documents `taken`; None if no step counted them.
+    """Return what is cut off of the documents `taken`; None if it was not counted.
 
-    `tokens` tokens of these documents are in sequences.
+    `taken` has the number of sequences of each document; `tokens` tokens of these
+    documents are in sequences.
     """
     doc_ids, uses = taken.counted()
     if "lengths" not in run.steps or not len(doc_ids):
         return None
     lengths = LengthsFiles.of(run.steps).lengths
     separator_tokens = len(special_ids(run.steps).separator)
-    shards, back = corpus_files.by_shard(doc_ids)
+    rows_by_shard, order = corpus_files.by_shard(doc_ids)
     document_tokens = []
-    for shard, rows in shards:
-        # The lengths (chunks,) hold the tokens of each chunk with the separator behind
-        # it, which is no text of the document.
+    for shard, rows in rows_by_shard:
+        # The lengths (chunks,) count the separator behind a chunk too, which is no text
+        # of the document.
         chunks = corpus_files.read_chunks(run.corpus.chunks[shard])
         separators = separator_tokens * separator_follows(chunks)
         chunk_tokens = np.load(lengths[shard]) - separators
         of_documents = np.bincount(chunks["doc_row"], weights=chunk_tokens)
         document_tokens.append(of_documents[rows])
-    of_tokens = int(np.concatenate(document_tokens)[back] @ uses)
+    # In the order of `doc_ids`, as `uses`.
+    tokens_of_documents = np.concatenate(document_tokens)[order]
+    of_tokens = int(tokens_of_documents @ uses)
     return CutOff(tokens=of_tokens - tokens, of_tokens=of_tokens)
 
 
@@ -147,7 +151,7 @@ def measure_random_similarity(run: Run) -> Spread | None:
     if not has_every_vector(run):
         return None
     ids = sample_chunks(run, _RANDOM_CHUNKS)
-    # Shape (n, dimensions), float64, so that sums of any order round to the same multiple of
+    # (n, dimensions), float64, so that sums of any order round to the same multiple of
     # COSINE_UNIT.
     files = EmbedFiles.of(run.steps).vectors
     vectors = corpus_files.vectors(ids, files).astype(np.float64)

@@ -38,21 +38,21 @@ def of_rows(
                 filled=percent(filled),
                 why=_why_rows_are_short(sorted(lengths), pack=pack),
             )
-        sequences = [taken for taken, _ in split.of_runs]
-        yield from unused_runs(runs, sequences, split=name)
+        sequences_per_run = [sequences for sequences, _ in split.of_runs]
+        yield from unused_runs(runs, sequences_per_run, split=name)
         if split.chunks_in_train > THRESHOLDS.max_in_train * split.chunks:
             yield warn("read-in-train", split=split, name=name)
 
 
 def unused_runs(
-    runs: Sequence[str], sequences: Sequence[int], *, split: str
+    runs: Sequence[str], sequences_per_run: Sequence[int], *, split: str
 ) -> Iterator[DataWarning]:
     """Yield a warning for each run of a mix of which a split has no sequence."""
     # One run is no mix.
     if len(runs) < 2:
         return
-    for name, taken in zip(runs, sequences, strict=False):
-        if not taken:
+    for name, sequences in zip(runs, sequences_per_run, strict=False):
+        if not sequences:
             yield warn("unused-run", run=name, split=split)
 
 
@@ -79,7 +79,10 @@ def _why_rows_are_short(lengths: Sequence[int], *, pack: int | None) -> str:
 def of_files(
     format_name: str, *, split: str, added_tokens: int, target_tokens: int
 ) -> Iterator[DataWarning]:
-    """Yield the warnings about the files of a format, which has `added_tokens`."""
+    """Yield the warnings about the files of a format.
+
+    They hold `added_tokens` tokens more than the sequences in them.
+    """
     if added_tokens:
         yield warn(
             "longer-documents",

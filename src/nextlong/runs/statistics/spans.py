@@ -22,7 +22,8 @@ from nextlong.artifacts.corpus_files import CorpusFiles
 CHUNK_ROLES: Final = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
 # Roles of the spans of documents that a sequence is about.
 ABOUT_ROLES: Final = (schemas.META, schemas.DOCUMENT)
-_BLOCK_SPANS = 1 << 18  # read at a time
+# About how many spans are read at a time.
+_BLOCK_SPANS: Final = 1 << 18
 
 
 class Block(NamedTuple):
@@ -101,8 +102,9 @@ def _block(batches: Sequence[pa.RecordBatch], corpus: CorpusFiles) -> Block:
     )
 
 
-# A file has a batch for each sequence, so opening one of a million takes milliseconds.
-# Pages of a memory map would count as memory of the process once they were read.
+# Kept open, because a file has a batch for each sequence, so that opening one of a
+# million takes milliseconds. It is no memory map, of which all pages that were read
+# would count as memory of the process.
 @lru_cache(maxsize=1)
 def _reader(file: corpus_files.FileVersion) -> pa.RecordBatchFileReader:
     options = pa.ipc.IpcReadOptions(use_threads=False)

@@ -16,8 +16,8 @@ from nextlong.runs.statistics.tally import Bin, Distribution, Spread
 from nextlong.schemas import Layout
 from nextlong.text import Json
 
-# What the negatives are where they are not simply the most similar chunks, and what
-# they are not: the paper's ablation (§4.4).
+# Choices of negatives that are controls of the paper's ablation (§4.4): what these
+# negatives are, and what they are not.
 _CONTROLS: Final = {
     "random-retrieved": ("similar chunks in random order", "the hardest negatives"),
     "tail": (
@@ -33,10 +33,11 @@ _CONTROLS: Final = {
 class Setting:
     """What the run was asked for; a setting that its method does not use is None.
 
-    `method_name` is the method as reports name it, `scores` what its cosines are to.
-    `search` describes the approximate index and its measured recall, None if the search
-    was exact; `shortlist` the share of chunks embedded, and what that misses, None if
-    all were; `queries` is the model that made the queries for keywords.
+    `method_name` is the method as reports name it; `scores` says what its cosines
+    compare a text with. `search` describes the approximate index and its measured
+    recall; None if the search was exact. `shortlist` describes the share of chunks that
+    were embedded, and what that misses; None if all were. `queries` is the model that
+    made the queries for keywords.
     """
 
     method: str
@@ -92,7 +93,7 @@ class Yields:
 
 @dataclass(frozen=True)
 class CutOff:
-    """`tokens` of the `of_tokens` of the documents in sequences are cut off.
+    """Of the `of_tokens` tokens of the documents in sequences, `tokens` are cut off.
 
     A document counts once per sequence.
     """
@@ -105,7 +106,8 @@ class CutOff:
 class Tokens:
     """The tokens of all sequences, and what they belong to.
 
-    `chars_per_token` is over whole chunks; `meta_share` is that of the meta-documents.
+    `meta_share` is the share of the meta-documents. `chars_per_token` is the mean of
+    the chunks that are not cut.
     """
 
     total: int
@@ -118,9 +120,9 @@ class Tokens:
 
 @dataclass(frozen=True)
 class RankMean:
-    """The mean cosine of the negatives of one rank at their meta-chunks.
+    """The mean cosine of the `count` negatives of one rank to their meta-chunks.
 
-    Without negatives, of the documents behind the first of their sequence.
+    Without negatives, it is that of documents, ranked behind the first of a sequence.
     """
 
     rank: int
@@ -132,7 +134,7 @@ class RankMean:
 class SourceMean:
     """The mean cosine of the `count` negatives of a source's meta-documents.
 
-    Without negatives, of the source's documents.
+    Without negatives, it is that of the source's documents.
     """
 
     mean: float
@@ -143,8 +145,8 @@ class SourceMean:
 class Similarity:
     """The cosines of negatives to their meta-chunks, or of documents.
 
-    `random` is the baseline, pairs of random chunks; None without vectors of all chunks
-    or without negatives.
+    `random` is the baseline, the cosines of pairs of random chunks; None without
+    vectors of all chunks or without negatives.
     """
 
     cosine: Distribution
@@ -169,7 +171,7 @@ class NearIdentical:
 
 @dataclass(frozen=True)
 class Negatives:
-    """The chunks between those of a meta-document; `tokens_by_source` are theirs."""
+    """The chunks between those of a meta-document, and their tokens by source."""
 
     from_own_document: int
     near_identical: NearIdentical | None
@@ -321,7 +323,7 @@ class RankWork:
 
 @dataclass(frozen=True)
 class Exposure:
-    """The targets by effective left context, in tokens, under a mask.
+    """The targets by their effective left context, in tokens, under a mask.
 
     The mask is `sequence`, or `document` where sequences hold several documents.
     """
@@ -362,12 +364,12 @@ class DataWarning:
     message: str
     change: str = ""
 
-    def of(self, named: str) -> DataWarning:
+    def for_run(self, name: str) -> DataWarning:
         """Return the warning with the name of the run in its commands.
 
         Files and the published card have RUN instead.
         """
-        message = self.message.replace(" RUN ", f" {shlex.quote(named)} ")
+        message = self.message.replace(" RUN ", f" {shlex.quote(name)} ")
         return replace(self, message=message)
 
     def __str__(self) -> str:
@@ -402,19 +404,19 @@ class Stats:
 
     @property
     def control(self) -> str:
-        """Why the data are a control of an experiment, "" if they are for training."""
+        """Why the data are a control of an experiment; "" if they are for training."""
         if self.setting.negatives not in _CONTROLS:
             return ""
-        what, hard = _CONTROLS[self.setting.negatives]
+        what_they_are, what_they_are_not = _CONTROLS[self.setting.negatives]
         cosines = []
         if self.similarity is not None:
             cosines.append(f"cosine {self.similarity.cosine.mean:.2f}")
             if self.similarity.random is not None:
                 cosines.append(f"random pairs {self.similarity.random.mean:.2f}")
-        compared = f" ({', '.join(cosines)})" if cosines else ""
+        in_brackets = f" ({', '.join(cosines)})" if cosines else ""
         return (
-            f"Negatives are {what}{compared}: a control of the paper's ablation, "
-            f"not {hard}."
+            f"Negatives are {what_they_are}{in_brackets}: a control of the paper's "
+            f"ablation, not {what_they_are_not}."
         )
 
     def as_json(self) -> Json:

@@ -30,7 +30,8 @@ class Bin:
 class Spread:
     """A distribution in six numbers.
 
-    The quantiles are values that occurred: at least that share is no larger.
+    A quantile is the smallest value that occurred of which at least that share of the
+    values is no larger.
     """
 
     count: int
@@ -69,7 +70,7 @@ class Tally:
             self._merge()
 
     def counted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the distinct values, sorted, and the count of each, shape (d,) each."""
+        """Return the distinct values, sorted, and the count of each, both (d,)."""
         self._merge()
         return self._values, self._counts
 
@@ -79,8 +80,8 @@ class Tally:
         total = int(counts.sum())
         if not total:
             return None
-        # (d,) how many counted values are at most each value. A share of the total is
-        # a whole number of them, rounded up, so no quantile depends on rounding.
+        # (d,) how many counted values are no larger than each value. What a quantile
+        # needs is computed in integers, rounded up, so none depends on floating point.
         up_to = np.cumsum(counts)
         quantiles = []
         for percent in (10, 50, 90):

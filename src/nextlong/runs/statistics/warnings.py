@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from nextlong.artifacts.results import (
     ChunkResult,
@@ -39,14 +39,28 @@ from nextlong.sequences.shortfall import LONGER, MOST_DROPPED
 from nextlong.sequences.tokenizer import find_ends, local_path, lossy_tokenizer
 from nextlong.text import counted, public_name
 
-_MIN_LEFT: Final = 0.1  # of the sequences, if all are requested
+# Where all sequences are requested: the share of them that a fix must leave.
+_MIN_LEFT: Final = 0.1
 _MORE_KEYWORDS: Final = (
     "lower quest.min_keyword_score or min_keyword_chars, set quest.queries to a model "
     "that generates queries for such texts, or add documents on the same topics"
 )
-_MEMORIZED_USES: Final = 200  # of a chunk
-_WEIGHED_SEQUENCES: Final = 16  # at most, whose text is read
+# A chunk used so often is memorized (docs/warnings.md).
+_MEMORIZED_USES: Final = 200
+# Sequences, at most, of which the text is read.
+_READ_SEQUENCES: Final = 16
 FROM_SCRATCH: Final = "only with a model trained from scratch with this tokenizer"
+
+
+class _MoreSequences(NamedTuple):
+    """How more sequences can be made: a fix per warning, and the setting to change.
+
+    `change` is KEY=VALUE; "" if no single setting is likely to do it.
+    """
+
+    fix_if_dropped: str
+    fix_if_fewer: str
+    change: str = ""
 
 
 def warnings(stats: Stats, run: Run) -> tuple[DataWarning, ...]:
@@ -72,25 +86,26 @@ def _of_yield(stats: Stats) -> Iterator[DataWarning]:
     dropped = sum(yields.dropped.values())
     composed = yields.drafts - yields.untried
     # Both warnings have the same cause, and mostly the same fix.
-    fix, fix_if_fewer, change = _more_sequences(stats)
+    more = _more_sequences(stats)
     if isinstance(yields.asked, int) and stats.sequences < yields.asked:
         why = "the corpus is too small for more of this length"
-        if fix_if_fewer != LONGER and _is_max_uses_reached(stats):
+        fix = more.fix_if_fewer
+        if fix != LONGER and _is_max_uses_reached(stats):
             why = f"compose.max_uses={stats.setting.max_uses} leaves too few negatives"
         unshared = _unshared_keywords(stats)
         if unshared is not None:
             why = f"{unshared} and are in no sequence"
-            fix_if_fewer = _MORE_KEYWORDS
-        yield warn("fewer-sequences", change, stats=stats, why=why, cure=fix_if_fewer)
+            fix = _MORE_KEYWORDS
+        yield warn("fewer-sequences", more.change, stats=stats, why=why, fix=fix)
     if dropped > MOST_DROPPED * composed:
         reasons = [f"{count:,} {reason}" for reason, count in yields.dropped.items()]
         yield warn(
             "many-dropped",
-            change,
+            more.change,
             dropped=dropped,
             composed=composed,
             why=", ".join(reasons),
-            cure=fix,
+            fix=more.fix_if_dropped,
         )
     yield from _of_cut_off(stats)
     copies = stats.near_duplicates.documents or 0
@@ -103,36 +118,33 @@ def _of_yield(stats: Stats) -> Iterator[DataWarning]:
         )
 
 
-def _more_sequences(stats: Stats) -> tuple[str, str, str]:
-    """Return how more sequences can be made: two fixes, and the setting to change.
-
-    The first is for many dropped drafts, the second for fewer sequences than requested.
-    """
+def _more_sequences(stats: Stats) -> _MoreSequences:
+    """Return how more sequences can be made, by the reason why drafts were dropped."""
     yields = stats.yields
-    fix = "add documents, or lower compose.target_tokens"
     dropped_as_long = sum(
         yields.dropped.get(reason, 0)
         for reason in (DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM)
     )
     if 2 * dropped_as_long > sum(yields.dropped.values()):
-        return LONGER, LONGER, _longer_sequences(stats)
+        return _MoreSequences(LONGER, LONGER, _longer_sequences(stats))
     if _is_max_uses_reached(stats):
         fix = "raise compose.max_uses or compose.draft_factor"
-        # Even if no draft were dropped, the sequences would not suffice.
         composed = yields.drafts - yields.untried
         if isinstance(yields.asked, int) and composed < yields.asked:
+            # Even if no draft were dropped, the sequences would not suffice.
             more = "add documents or lower compose.min_meta_chunks"
-            return fix, f"{fix}, and {more}", ""
-        return fix, fix, ""
+            return _MoreSequences(fix, f"{fix}, and {more}")
+        return _MoreSequences(fix, fix)
+    fix = "add documents, or lower compose.target_tokens"
     if stats.setting.is_extended:
-        return fix, f"{fix} or compose.min_meta_chunks", ""
-    return fix, fix, ""
+        return _MoreSequences(fix, f"{fix} or compose.min_meta_chunks")
+    return _MoreSequences(fix, fix)
 
 
 def _longer_sequences(stats: Stats) -> str:
-    """Return the setting of the length at which few documents are too long.
+    """Return the setting of a length at which few documents are too long.
 
-    A power of two times the present one; "" if none does.
+    It is the present length, doubled as often as needed; "" if ten times do not do.
     """
     for power in range(1, 11):
         length = stats.setting.target_tokens << power
@@ -144,26 +156,27 @@ def _longer_sequences(stats: Stats) -> str:
 def _drops_many(stats: Stats, tokens: int) -> bool:
     """Return whether sequences of this many tokens may drop too many documents.
 
-    That is more than half of the share that MOST_DROPPED allows.
+    To be safe, that is more than half of the share that MOST_DROPPED allows.
     """
     if stats.corpus.document_chars is None:
         return False
     is_extended = stats.setting.is_extended
-    longest = tokens * (stats.tokens.chars_per_token or 1.0)
+    max_chars = tokens * (stats.tokens.chars_per_token or 1.0)
     if is_extended:
         # A gap holds about as much as the meta-chunk before it, so a document beyond
         # half the length has no room.
-        longest /= 2
-    total = 0
-    over = 0.0
+        max_chars /= 2
+    documents = 0
+    too_long = 0.0
     for chars in stats.corpus.document_chars.histogram:
         # Documents of one chunk are not extended.
         if is_extended and chars.high <= stats.setting.max_chars:
             continue
-        share_over = (chars.high - longest) / (chars.high - chars.low + 1)
-        over += chars.count * min(1, max(0, share_over))
-        total += chars.count
-    return over > MOST_DROPPED / 2 * total
+        # As if the lengths in a bin were spread evenly.
+        share_too_long = (chars.high - max_chars) / (chars.high - chars.low + 1)
+        too_long += chars.count * min(1, max(0, share_too_long))
+        documents += chars.count
+    return too_long > MOST_DROPPED / 2 * documents
 
 
 def _of_cut_off(stats: Stats) -> Iterator[DataWarning]:
@@ -174,22 +187,23 @@ def _of_cut_off(stats: Stats) -> Iterator[DataWarning]:
     share = cut.tokens / max(1, cut.of_tokens)
     if share <= THRESHOLDS.max_cut_off:
         return
-    # Each sequence cuts about as many tokens at its end, however long it is.
+    # Each sequence cuts about as many tokens at its end, however long it is. So a
+    # sequence of n tokens cuts the share cut_per_sequence / (cut_per_sequence + n).
     cut_per_sequence = cut.tokens / stats.sequences
     tokens = stats.setting.target_tokens
-    needed = cut_per_sequence * (1 / THRESHOLDS.max_cut_off - 1) / tokens
-    longer = tokens << max(1, math.ceil(math.log2(needed)))
+    times_longer = cut_per_sequence * (1 / THRESHOLDS.max_cut_off - 1) / tokens
+    doublings = max(1, math.ceil(math.log2(times_longer)))
     yield warn(
         "much-cut-off",
-        f"compose.target_tokens={longer}",
+        f"compose.target_tokens={tokens << doublings}",
         cut=cut,
         share=share,
-        cure=LONGER,
+        fix=LONGER,
     )
 
 
 def _is_max_uses_reached(stats: Stats) -> bool:
-    """Return whether drafts were dropped, and compose.max_uses withheld their chunks."""
+    """Return whether drafts were dropped, and compose.max_uses withheld chunks."""
     allowed = stats.setting.max_uses
     uses = stats.chunks.reuse.max
     if allowed is None or uses is None:
@@ -198,7 +212,7 @@ def _is_max_uses_reached(stats: Stats) -> bool:
 
 
 def _unshared_keywords(stats: Stats) -> str | None:
-    """Return how many documents share no keyword with another; None if few."""
+    """Say how many documents share no keyword with another; None if few do not."""
     count = stats.corpus.unshared_keywords or 0
     documents = stats.yields.documents
     if count <= THRESHOLDS.max_unshared * documents:
@@ -225,7 +239,7 @@ def _of_keywords(stats: Stats, run: Run) -> Iterator[DataWarning]:
         yield warn("no-keywords", sources=", ".join(without))
     unshared = _unshared_keywords(stats)
     if unshared is not None:
-        yield warn("unshared-keywords", documents=unshared, cure=_MORE_KEYWORDS)
+        yield warn("unshared-keywords", documents=unshared, fix=_MORE_KEYWORDS)
 
 
 def _public_source_names(run: Run) -> dict[str, str]:
@@ -236,7 +250,7 @@ def _public_source_names(run: Run) -> dict[str, str]:
 
 
 def _of_parts(stats: Stats) -> Iterator[DataWarning]:
-    """Check that documents are split into parts, where the method interleaves them."""
+    """Check that enough documents are split, where the method interleaves parts."""
     parts = stats.documents.in_parts
     if parts is None:
         return
@@ -246,15 +260,17 @@ def _of_parts(stats: Stats) -> Iterator[DataWarning]:
     change = ""
     chars = stats.corpus.document_chars
     if chars is not None:
-        longest = int(min(stats.setting.max_chars, chars.p90))
-        change = f"chunk.max_chars={longest // 2}"
+        # Chunks half as long as now, or as documents if these are shorter, so that one
+        # document in ten has two chunks at least.
+        chunk_chars = int(min(stats.setting.max_chars, chars.p90))
+        change = f"chunk.max_chars={chunk_chars // 2}"
     yield warn("hardly-in-parts", change, parts=parts, share=share)
 
 
 def _of_meta_documents(stats: Stats, run: Run) -> Iterator[DataWarning]:
     """Check the documents that sequences extend.
 
-    Their share of the tokens, and the distance between their chunks.
+    What is checked is their share of the tokens, and the distance between their chunks.
     """
     share = stats.tokens.meta_share
     if share is None:
@@ -289,9 +305,9 @@ def _of_meta_documents(stats: Stats, run: Run) -> Iterator[DataWarning]:
 
 
 def _longer_documents(stats: Stats, run: Run) -> str:
-    """Return the setting that extends only documents with enough tokens.
+    """Return the setting with which only documents of enough tokens are extended.
 
-    "" if these are fewer than the sequences.
+    "" if there are fewer such documents than sequences.
     """
     if stats.chunks.tokens is None or stats.corpus.document_chars is None:
         return ""
@@ -324,7 +340,7 @@ def _of_last_chunks(stats: Stats, meta_chunks: MetaChunks) -> Iterator[DataWarni
             change,
             share=after.share,
             median=per_sequence.p50,
-            cure=fix,
+            fix=fix,
         )
     if after.short_share > THRESHOLDS.max_short_last:
         yield warn("short-last-chunks", after=after, sequences=per_sequence.count)
@@ -335,8 +351,9 @@ def _more_meta_chunks(
 ) -> tuple[str, str]:
     """Return the fix of `few-meta-chunks`, and the setting that is likely to do it.
 
-    Documents of `enough` chunks avoid the warning, and are the share `remaining` of those
-    that can be extended. Each gives one sequence, so they may be too few.
+    Documents of at least `enough` chunks avoid the warning; they are the share
+    `remaining` of those that can be extended. Each gives one sequence, so they may be
+    too few. `enough` is None if no number of chunks avoids it.
     """
     asked = stats.yields.asked
     needed: float = stats.sequences * _MIN_LEFT
@@ -420,17 +437,18 @@ def heavy_reuse(
 
     `max_uses` is the number of uses of the most used one.
     """
+    # Follows "add documents".
     fix = " or make fewer sequences"
     if method_of(recipe).layout == Layout.EXTENDED:
         fix = ", make fewer sequences, or cap it with compose.max_uses"
     effect = "is learned better than the rest, and later uses teach less"
     if max_uses >= _MEMORIZED_USES:
         effect = "is memorized"
-    return warn("heavy-reuse", change, uses=uses, effect=effect, cure=fix)
+    return warn("heavy-reuse", change, uses=uses, effect=effect, fix=fix)
 
 
 def _of_negatives(stats: Stats, run: Run) -> Iterator[DataWarning]:
-    """Check that negatives are similar to their meta-chunk, and not of one source."""
+    """Check that negatives are similar to their meta-chunks, and of several sources."""
     if stats.negatives is None:
         return
     similarity = stats.similarity
@@ -450,7 +468,7 @@ def _of_negatives(stats: Stats, run: Run) -> Iterator[DataWarning]:
 
 
 def _of_sources(stats: Stats, negatives: Negatives, run: Run) -> Iterator[DataWarning]:
-    """Check that no source serves as everybody's negatives."""
+    """Check that the negatives of all sources do not come from the same one."""
     by_source = negatives.tokens_by_source
     sources = stats.tokens.by_source.keys() | by_source.keys()
     if not by_source or len(sources) < 2:
@@ -481,6 +499,7 @@ def _of_size(stats: Stats) -> Iterator[DataWarning]:
         return
     documents = stats.yields.documents
     # A sequence of half the length takes chunks from about half as many documents.
+    # Below the threshold, there are no halvings and no warning.
     excess = per_sequence.mean / (THRESHOLDS.max_of_corpus * documents)
     halvings = max(0, math.ceil(math.log2(excess)))
     shorter = stats.setting.target_tokens >> halvings
@@ -495,9 +514,9 @@ def _of_size(stats: Stats) -> Iterator[DataWarning]:
 def small_corpus(
     in_sequence: float, documents: float, *, change: str = ""
 ) -> DataWarning | None:
-    """Return the warning about sequences that use too many of the corpus's documents.
+    """Return the warning about sequences of too many of the corpus's documents.
 
-    None below the threshold.
+    None unless there are more than the threshold.
     """
     if in_sequence <= THRESHOLDS.max_of_corpus * documents:
         return None
@@ -545,9 +564,9 @@ def _of_ids(run: Run) -> Iterator[DataWarning]:
 
 
 def stand_in_tokenizer(recipe: Recipe, tokens: int) -> DataWarning | None:
-    """Return the warning about a tokenizer trained on the corpus; None if none is due.
+    """Return the warning about sequences by a tokenizer that was trained on the corpus.
 
-    It is due for sequences of many tokens.
+    None for another tokenizer, and for sequences of few `tokens`.
     """
     entries = recipe.tokenizer.train
     if entries is None or tokens < THRESHOLDS.stand_in_tokens:
@@ -578,13 +597,14 @@ def _of_tokenizer(stats: Stats, run: Run) -> Iterator[DataWarning]:
 
 def _of_token_sizes(stats: Stats, run: Run) -> Iterator[DataWarning]:
     """Check that tokens are not single bytes."""
-    # A character is a byte at least: otherwise no text is read.
+    # A character is a byte at least, so mostly no text has to be read to know.
     if (stats.tokens.chars_per_token or 0) >= THRESHOLDS.min_bytes_per_token:
         return
     text_bytes = 0
     tokens = 0
     # A few sequences, evenly spaced, because their text has to be read.
-    for number in range(0, len(run), math.ceil(len(run) / _WEIGHED_SEQUENCES)):
+    step = math.ceil(len(run) / _READ_SEQUENCES)
+    for number in range(0, len(run), step):
         sequence = run.sequence(number)
         text_bytes += len(sequence.text.encode())
         tokens += len(sequence.input_ids)
