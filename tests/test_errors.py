@@ -26,7 +26,7 @@ def test_each_is_told_without_a_traceback(
     recipe_for, tmp_path, monkeypatch, capsys, error
 ):
     def refused(*_, **__):
-        raise error("embed.size=[7] is wrong; make it 8")
+        raise error(where="embed.size", value=[7], problem="is wrong", fix="make it 8")
 
     monkeypatch.setattr(pipeline, "session", refused)
     (tmp_path / "r.yaml").write_text(recipe_for(tmp_path / "run").dump())

@@ -26,18 +26,17 @@ class NextlongError(Exception):
 
     def __init__(
         self,
-        message: str = "",
         *,
-        where: object = "",
-        problem: str = "",
-        fix: str = "",
+        where: object,
         value: object | None = None,
+        problem: str,
+        fix: str,
     ) -> None:
         self.where = str(where)
         self.value = None if value is None else str(value)
         self.problem = problem
         self.fix = fix
-        super().__init__(message or self._sentence())
+        super().__init__(self._sentence())
 
     def _sentence(self) -> str:
         if self.value is None:
@@ -47,7 +46,6 @@ class NextlongError(Exception):
     def __reduce__(self) -> tuple[Callable[..., Self], tuple[()], dict[str, Any]]:
         """Pickle by keyword: errors travel from worker processes to the main one."""
         parts: dict[str, Any] = {
-            "message": str(self),
             "where": self.where,
             "value": self.value,
             "problem": self.problem,

@@ -79,7 +79,7 @@ def fail_when_others_wait(folder, number):
     if number:
         say_pid_and_wait(folder, number)
     wait_for(lambda: len(pids_in(folder)) == 2)
-    raise CorpusError("the corpus is at fault")
+    raise CorpusError(where="corpus", problem="it is at fault", fix="mend it")
 
 
 def die(_ballast):
@@ -168,7 +168,7 @@ def test_no_more_tasks_at_once_than_asked(tmp_path, at_once):
 
 def test_first_error_ends_it_and_leaves_no_worker(tmp_path):
     with (
-        pytest.raises(CorpusError, match="the corpus is at fault"),
+        pytest.raises(CorpusError, match="^corpus: it is at fault; mend it$"),
         LocalExecutor(3) as executor,
     ):
         list(

@@ -103,10 +103,10 @@ def executor(ray_python_path):
 
 def test_a_users_error_arrives_as_it_was_raised_and_a_lost_worker_is_named(executor):
     def refuse():  # a function of a function travels whole, whatever the workers can import
-        raise CorpusError("no text at all; add some")
+        raise CorpusError(where="a.jsonl", problem="no text at all", fix="add some")
 
     executor.submit(3, refuse, resources=Resources(), label="ingest task 0")
-    with pytest.raises(CorpusError, match="^no text at all; add some$"):
+    with pytest.raises(CorpusError, match=r"^a\.jsonl: no text at all; add some$"):
         list(executor.ended())
     executor.submit(4, os._exit, 1, resources=Resources(), label="embed task 7")
     assert list(executor.ended()) == []  # it is started again

@@ -42,6 +42,11 @@ def add_up(out, *, paths, factor, log):
     )
 
 
+def refused(problem):
+    """Return an error of the user."""
+    return CorpusError(where="numbers", problem=problem, fix="correct them")
+
+
 def fail(out, *, error):
     out.with_suffix(".txt").write_text("half")
     raise error
@@ -252,7 +257,7 @@ def test_step_without_tasks_is_finished_at_once(log, run_dir):
 
 def test_run_goes_on_at_the_first_missing_task(log, run_dir):
     with pytest.raises(CorpusError, match="task 2"):
-        run([failing_step(CorpusError("task 2"), failing=2, log=log)], run_dir)
+        run([failing_step(refused("task 2"), failing=2, log=log)], run_dir)
     assert ran(log) == ["numbers 0", "numbers 1"]
     numbers = numbers_step(log)
     assert runner.find_done(numbers, run_dir) is None
@@ -264,20 +269,20 @@ def test_run_goes_on_at_the_first_missing_task(log, run_dir):
 
 def test_a_step_that_did_nothing_before_it_failed_leaves_no_folder(log, run_dir):
     with pytest.raises(CorpusError):
-        run([failing_step(CorpusError("no"), failing=0, log=log)], run_dir)
+        run([failing_step(refused("no"), failing=0, log=log)], run_dir)
     assert names(run_dir) == []
 
 
 def test_failed_task_leaves_nothing_half_written(log, run_dir):
     with pytest.raises(CorpusError):
-        run([failing_step(CorpusError("no"), log=log)], run_dir)
+        run([failing_step(refused("no"), log=log)], run_dir)
     (folder,) = run_dir.iterdir()
     assert names(folder) == [".part-00000.json", "part-00000.txt"]
 
 
 def test_altered_file_of_an_unfinished_step_is_made_anew(log, run_dir):
     with pytest.raises(CorpusError):
-        run([failing_step(CorpusError("no"), failing=2, log=log)], run_dir)
+        run([failing_step(refused("no"), failing=2, log=log)], run_dir)
     (folder,) = run_dir.iterdir()
     (folder / "part-00001.txt").write_text("9")
     ran(log)
@@ -383,14 +388,16 @@ def test_bug_in_a_task_stays_what_it_is(run_dir):
 def test_check_refuses_a_finished_step_every_time_and_keeps_its_work(log, run_dir):
     def too_few(done):
         if total(done, "number") < 100:
-            raise CorpusError(f"the sum is {total(done, 'number')}; add numbers")
+            raise CorpusError(
+                where="sum", value=total(done, "number"), problem="is low", fix="add"
+            )
 
     numbers = numbers_step(log)
     checked = Step(
         numbers.name, numbers.version, numbers.config, (), numbers.tasks, check=too_few
     )
     for _ in range(2):
-        with pytest.raises(CorpusError, match="the sum is 6; add numbers"):
+        with pytest.raises(CorpusError, match="^sum=6 is low; add$"):
             run([checked, sum_step(log, checked)], run_dir)
     assert ran(log) == ["numbers 0", "numbers 1", "numbers 2"]
     assert len(names(run_dir)) == 1
@@ -477,7 +484,7 @@ def test_a_closing_task_runs_once_all_others_are_done(log, run_dir):
 def test_a_step_killed_before_it_was_closed_is_closed_by_the_next_run(log, run_dir):
     step = closed_step(log)
     broken = closed_step(
-        log, closing=lambda out, results, log: fail(out, error=CorpusError("stop"))
+        log, closing=lambda out, results, log: fail(out, error=refused("stop"))
     )
     with pytest.raises(CorpusError, match="stop"):
         runner.run_steps([broken], run_dir=run_dir, executor=SerialExecutor())
@@ -688,7 +695,7 @@ def test_no_more_tasks_of_a_step_at_once_than_its_resources_say(log, run_dir):
 def test_what_is_done_beside_a_step_that_fails_is_kept(log, run_dir):
     beside = Step("beside", 1, {}, (), numbers_step(log).tasks)
     with pytest.raises(CorpusError, match="stop"):
-        run([beside, failing_step(CorpusError("stop"), log=log)], run_dir)
+        run([beside, failing_step(refused("stop"), log=log)], run_dir)
     assert ran(log) == ["beside 0", "beside 1", "beside 2", "numbers 0"]
     run([beside, numbers_step(log)], run_dir)
     assert ran(log) == ["numbers 1", "numbers 2"]

@@ -136,11 +136,13 @@ def test_a_run_that_broke_off_asks_only_what_is_missing(tmp_path):
     class Failing(Oracle):
         def answers(self, samples):
             if len(self.asked) >= 6:
-                raise EvaluateError("the server is gone")
+                raise EvaluateError(
+                    where="server", problem="it is gone", fix="start it"
+                )
             yield from super().answers(samples)
 
     what = asked(tmp_path / "r", "json_kv", samples=8)
-    with pytest.raises(EvaluateError, match="gone"):
+    with pytest.raises(EvaluateError, match="server: it is gone"):
         run(Failing(word_tokenizer()), what)
     partial = tmp_path / "r/json_kv/8192.partial.jsonl"
     partial.write_bytes(partial.read_bytes() + b'{"answer": "torn by a ki')
@@ -160,15 +162,17 @@ def test_what_is_answered_of_later_tasks_takes_no_time_any_more(tmp_path):
     class Failing(Oracle):
         def answers(self, samples):
             if len(self.asked) >= 6:
-                raise EvaluateError("the server is gone")
+                raise EvaluateError(
+                    where="server", problem="it is gone", fix="start it"
+                )
             yield from super().answers(samples)
 
     what = asked(tmp_path / "r", "vt", "json_kv", samples=8)
     model = Failing(word_tokenizer())
-    with pytest.raises(EvaluateError, match="gone"):
+    with pytest.raises(EvaluateError, match="server: it is gone"):
         run(model, replace(what, tasks=what.tasks[1:]))
     progress = TaskProgress(Console(quiet=True))
-    with pytest.raises(EvaluateError, match="gone"):
+    with pytest.raises(EvaluateError, match="server: it is gone"):
         evaluate(lambda: model, what, progress=progress)
     assert progress.tokens == [8 * 8192, 2 * 8192]
 

@@ -47,8 +47,16 @@ class InvalidKeysError(RecipeError):
     keys: the wrong keys, as `--set` takes them, one for each line
     """
 
-    def __init__(self, *message: str, keys: Sequence[str] = (), **parts: Any) -> None:
-        super().__init__(*message, **parts)
+    def __init__(
+        self,
+        *,
+        where: object,
+        value: object | None = None,
+        problem: str,
+        fix: str,
+        keys: Sequence[str] = (),
+    ) -> None:
+        super().__init__(where=where, value=value, problem=problem, fix=fix)
         self.keys = tuple(keys)
 
     def _sentence(self) -> str:
@@ -264,8 +272,25 @@ def _read_keys(path: Path, folder: Path, *, init: str, has_presets: bool) -> Jso
 
 
 def _read_yaml(path: Path, *, init: str) -> Json:
+    """Return the keys of a YAML file; `init` is the command that writes one."""
+    data = _parsed_file(path, init=init)
+    if isinstance(data, dict):
+        return data
+    if data is None:
+        problem = "it is empty"
+    elif isinstance(data, list):
+        problem = "it is a YAML list, not a mapping of keys"
+    elif isinstance(data, str):
+        problem = "it is a YAML text, not a mapping of keys"
+    else:
+        problem = "it is a YAML value, not a mapping of keys"
+    command = init.partition(" {")[0]
+    raise RecipeError(where=path, problem=problem, fix=f"`{command}` writes a recipe")
+
+
+def _parsed_file(path: Path, *, init: str) -> Any:
     try:
-        data = _parsed(path.read_text(encoding="utf-8"))
+        return _parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         similar = similar_path(path)
         fix = f"`{init.format(path)}` writes a commented recipe"
@@ -303,18 +328,6 @@ def _read_yaml(path: Path, *, init: str) -> Json:
             problem=f"it is not YAML: {' '.join(str(error).split())}",
             fix="correct it",
         ) from None
-    if isinstance(data, dict):
-        return data
-    if data is None:
-        problem = "it is empty"
-    elif isinstance(data, list):
-        problem = "it is a YAML list, not a mapping of keys"
-    elif isinstance(data, str):
-        problem = "it is a YAML text, not a mapping of keys"
-    else:
-        problem = "it is a YAML value, not a mapping of keys"
-    command = init.partition(" {")[0]
-    raise RecipeError(where=path, problem=problem, fix=f"`{command}` writes a recipe")
 
 
 def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:

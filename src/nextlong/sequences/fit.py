@@ -543,7 +543,7 @@ def _share_budget(
     return None
 
 
-def _fill_up(
+def _fill_up(  # noqa: C901 # one story: cut, pass on, cut again
     last: _Walker,
     others: Sequence[_Walker],
     left: int,
