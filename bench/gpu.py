@@ -2,11 +2,11 @@
 
     bash bench/gpu.sh [--out FOLDER] [--device cpu --tiny] [--parts attention,search]
 
-Each part of `gpu_parts.py` runs in a process of its own, with its own time limit. The process
-imports torch while the part before it still runs, and then waits for its turn; the limit
-counts from there. It prints each figure as soon as it has it, and the file is written again
-after every part, so a crash, a limit or the end of a lease loses at most the figures that
-were not measured yet.
+Each part of `gpu_parts.py` runs in a process of its own, with its own time limit. The
+process imports torch while the part before it still runs, and then waits for its turn;
+the limit counts from there. It prints each figure as soon as it has it, and the file is
+written again after every part, so a crash, a limit or the end of a lease loses at most
+the figures that were not measured yet.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ In:  sizes for a GPU, or with --tiny for a CPU; nothing from a network. Texts ar
 Out: a JSON object per line on standard output for each figure, as soon as it is known. A
      figure that could not be measured is {"failed": why}, and the part goes on.
 
-On a CPU, `torch.nn.attention.varlen`, which has no kernel there, is replaced by a stand-in
-that takes the same arguments and refuses the same types, so that everything around it runs.
+On a CPU, `torch.nn.attention.varlen`, which has no kernel there, is replaced by a
+stand-in that takes the same arguments and refuses the same types, so that everything
+around it runs.
 """
 
 from __future__ import annotations

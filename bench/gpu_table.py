@@ -2,9 +2,9 @@
 
     python bench/gpu_table.py docs/performance/gpu-*.json --page docs/performance.md
 
-The table replaces what stands between the two markers of the page. Without results the page
-says that no GPU has been measured. A figure that is missing is a dash, and one that could
-not be measured says why.
+The table replaces what stands between the two markers of the page. Without results the
+page says that no GPU has been measured. A figure that is missing is a dash, and one
+that could not be measured says why.
 """
 
 from __future__ import annotations

@@ -27,7 +27,8 @@ _ALIKE = 256  # words that stand for one another
 def write_parts(files: Sequence[Path], *, copies: range, out: Path) -> list[Path]:
     """Write PARTS files to `out` for each of the copies and return them; those of copy 0 hold the documents unchanged."""
     texts = list(_documents(files))
-    # Cut into words and what stands between them once, not for each copy; equal pieces are one string.
+    # Cut into words and what stands between them once, not for each copy; equal pieces
+    # are one string.
     known: dict[str, str] = {}
     cut = (
         [

@@ -22,7 +22,8 @@ from dataclasses import asdict, dataclass
 import psutil
 
 SAMPLE_SECONDS = 0.05
-# The kernel walks the page tables for PSS: 6 to 11 ms a GB on a two-core VM, taken from the programs being measured.
+# The kernel walks the page tables for PSS: 6 to 11 ms a GB on a two-core VM, taken from
+# the programs being measured.
 MAX_SAMPLING_SHARE = 0.1
 
 

@@ -141,8 +141,8 @@ def grow(
 def comparison_table(taken: Mapping[str, Sequence[Route]]) -> str:
     """Return the medians of each program, row by row, as Markdown, and how many times nextlong's the others' totals are.
 
-    Stages of the scripts are wall seconds, those of nextlong the seconds of its tasks, of which several run at once: only the
-    totals have a ratio.
+    Stages of the scripts are wall seconds, those of nextlong the seconds of its tasks,
+    of which several run at once: only the totals have a ratio.
     """
     rows = {name: [_rows(route) for route in routes] for name, routes in taken.items()}
     lines = [

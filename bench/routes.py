@@ -115,7 +115,8 @@ def run_nextlong(files: Sequence[Path], *, order: Order, out: Path) -> Route:
 def step_seconds(run_dir: Path) -> dict[str, float]:
     """Return the seconds of each step's tasks by name, in route order, from the manifests of a run.
 
-    Of all workers added up: steps run side by side, so their wall seconds would overlap.
+    Of all workers added up: steps run side by side, so their wall seconds would
+    overlap.
     """
     seconds: dict[str, float] = {}
     for path in sorted(run_dir.glob("*/manifest.json")):
@@ -153,7 +154,8 @@ def _finished(
     out: Path,
     target_tokens: int,
 ) -> Route:
-    # A run's rows lie in `data/` and, as links, in the folder of the step that wrote them.
+    # A run's rows lie in `data/` and, as links, in the folder of the step that wrote
+    # them.
     lengths = _sequence_lengths(out / "data" if (out / "data").is_dir() else out)
     exact = lengths.count(target_tokens)
     return Route(

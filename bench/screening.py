@@ -3,9 +3,9 @@
 In:  a finished run of the method `nextlong`, and with --baseline the folder `src` of another checkout of nextlong.
 Out: a Markdown table: processor seconds a draft, and whether both judge all candidates alike (exit code 1 if not).
 
-What is judged is what `--drafts` random drafts of the run hold: the runs of words of their candidates and of their
-meta-documents, read once and given to both. They take turns, `--repeats` times; the least of each is shown, so that a busy
-machine shows less.
+What is judged is what `--drafts` random drafts of the run hold: the runs of words of
+their candidates and of their meta-documents, read once and given to both. They take
+turns, `--repeats` times; the least of each is shown, so that a busy machine shows less.
 """
 
 from __future__ import annotations

@@ -6,9 +6,11 @@ Out: Markdown tables: for each size and cluster the total time, how busy its pro
      task while `embed` runs, and the share that compute; for each cluster every step with its tasks, bytes, memory and time. A
      step of one process is bold where it takes a second.
 
-The schedule runs every task of the real step graph, with what the head takes for each. A step takes no less time than its bytes
-need at the bandwidth of the nodes that its tasks run on and of the shared storage: the files that it writes, and what it declares
-to read of its input steps' files (`Estimate.reads`), or else all of them once, which is an upper bound.
+The schedule runs every task of the real step graph, with what the head takes for each.
+A step takes no less time than its bytes need at the bandwidth of the nodes that its
+tasks run on and of the shared storage: the files that it writes, and what it declares
+to read of its input steps' files (`Estimate.reads`), or else all of them once, which is
+an upper bound.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ Out: the processor time of all steps at 10^9 chunks; time and memory of the step
      libraries and what malloc keeps. It holds blocks of constant size too, so it is rather
      too high.
 
-A busy machine makes tasks slower than they are. So the processor time of the whole run over
-the seconds of its tasks is printed, and the times at 10^9 are those seconds times this share.
+A busy machine makes tasks slower than they are. So the processor time of the whole run
+over the seconds of its tasks is printed, and the times at 10^9 are those seconds times
+this share.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
     python bench/train_attention.py [--row 16384] [--documents 8] [--steps 2]
 
-Each path runs in a process of its own (its peak memory is measured), in turn; both train the same small Llama, without activation
-checkpointing, on the same ids. `--growth` measures nextlong's path alone on rows of 1, 2, 4 … documents of 2,048 tokens.
+Each path runs in a process of its own (its peak memory is measured), in turn; both
+train the same small Llama, without activation checkpointing, on the same ids.
+`--growth` measures nextlong's path alone on rows of 1, 2, 4 … documents of 2,048
+tokens.
 """
 
 from __future__ import annotations

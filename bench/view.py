@@ -1,14 +1,17 @@
 """How long the report and the viewer take on a large run: 10,000 sequences of 131,072 tokens, or a million shorter ones.
 
-The run is real as far as it can be in minutes: documents of invented words are ingested, embedded, searched, drafted, tokenized
-and composed; then the step that composes is carried out once more, through the engine, with a task that writes the real sequences
-over and over until there are as many as asked for. Files, manifests and the variant's record are those of any run.
+The run is real as far as it can be in minutes: documents of invented words are
+ingested, embedded, searched, drafted, tokenized and composed; then the step that
+composes is carried out once more, through the engine, with a task that writes the real
+sequences over and over until there are as many as asked for. Files, manifests and the
+variant's record are those of any run.
 
     python bench/view.py --out .bench/view
     python bench/view.py --out .bench/million --sequences 1000000 --tokens 4096
 
-The report is measured as a command (`measure.py`), the viewer over HTTP from its first request on, and, where playwright and
-Chromium are installed, by the browser's own first contentful paint.
+The report is measured as a command (`measure.py`), the viewer over HTTP from its first
+request on, and, where playwright and Chromium are installed, by the browser's own first
+contentful paint.
 """
 
 from __future__ import annotations

@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-# Before NumPy and FAISS are loaded: on small arrays and texts, threads of two test processes wait for each other more than
-# they compute. A twelfth of the time of tests that tokenize.
+# Before NumPy and FAISS are loaded: on small arrays and texts, threads of two test
+# processes wait for each other more than they compute. A twelfth of the time of tests
+# that tokenize.
 os.environ.update(
     OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false"
 )
@@ -32,11 +33,13 @@ from tests.support.executing import carry_out
 # What drives a browser has an environment of its own (.ci/run browser).
 collect_ignore = [] if find_spec("playwright") else ["browser", "view/test_guard.py"]
 
-# Of tests started in the background Ctrl-C is ignored, and so it would be of the runs that they start and interrupt.
+# Of tests started in the background Ctrl-C is ignored, and so it would be of the runs
+# that they start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Time is never a verdict here. `make test` draws fewer examples than Hypothesis would by itself, and CI as many.
+# Time is never a verdict here. `make test` draws fewer examples than Hypothesis would
+# by itself, and CI as many.
 settings.register_profile("nextlong", deadline=None, max_examples=20)
 settings.register_profile("thorough", deadline=None)
 settings.load_profile("nextlong")
@@ -48,11 +51,12 @@ def pytest_collection_finish():
     gc.set_threshold(20_000, 20, 20)
 
 
-# No test can see what a power cut would lose, and waiting for the disk took a third of their time.
-# Commands in processes of their own do wait for it.
+# No test can see what a power cut would lose, and waiting for the disk took a third of
+# their time. Commands in processes of their own do wait for it.
 os.fsync = lambda file: None
 
-# Where memory has room, so have folders of tests: to make a file on a disk took the system thirty times as long.
+# Where memory has room, so have folders of tests: to make a file on a disk took the
+# system thirty times as long.
 MEMORY = Path("/dev/shm")
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > 4 << 30:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))

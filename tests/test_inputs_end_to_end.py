@@ -214,7 +214,8 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(
         "content; did you mean 'doc_id'? Without an id column, documents are named file:line"
     )
     assert told in " ".join(err.split())
-    # A table's columns are known before it is read, and so is the mistake; plan says it, too.
+    # A table's columns are known before it is read, and so is the mistake; plan says
+    # it, too.
     assert bool(list((tmp_path / "run").glob("*-ingest-*"))) is (suffix == ".jsonl")
     if suffix != ".jsonl":
         code, _, err = call(capfd, "plan", recipe_of(path, id="docid"))

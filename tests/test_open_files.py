@@ -79,7 +79,8 @@ def test_no_task_of_any_step_leaves_a_file_open(left_open, case):
     assert is_filtered == ({"line_counts", "minhash", "decontaminate"} <= counts.keys())
     for step, after_each in counts.items():
         # The first run of a task may fill caches; a thread of Arrow may close a file a
-        # moment after the task ends, so the fewest open files of several runs are compared.
+        # moment after the task ends, so the fewest open files of several runs are
+        # compared.
         begun, ended = after_each[1:10], after_each[-10:]
         assert min(begun) == min(ended), step
 

@@ -37,7 +37,8 @@ def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
     } <= {
         "decontaminate",
     }
-    # A typo in the tokenizer must not waste hours: what draws, embeds and searches comes after it.
+    # A typo in the tokenizer must not waste hours: what draws, embeds and searches
+    # comes after it.
     assert names.index("tokenizer") == names.index("filter_report") + 1
     assert names[-3:] == ["rows", "parquet", "jsonl"]
     fingerprints = {step.name: step.fingerprint for step in steps}

@@ -111,7 +111,8 @@ COMMANDS, TUTORIAL = (
     _commands(README),
     _commands(README.parent / "docs" / "tutorial.md"),
 )
-# What needs a model, a server, a second run or hours is only parsed here, and run by the tests of these commands.
+# What needs a model, a server, a second run or hours is only parsed here, and run by
+# the tests of these commands.
 ONLY_PARSED = ("view", "train", "evaluate", "RUN-512K", "nextlong-demo")
 
 

@@ -14,10 +14,10 @@ tells which fact is meant.
 
 Real documents seldom restate facts, so small models learn no retrieval from them. Here
 short documents of 3 to 6 paragraphs are cut from each input document and state facts in
-the same way among its own words: a fact is `NAME value.`, its name an invented word, its
-value a word that is typical of the input document. Short documents of one input document
-are hard negatives of each other. An input document goes to one part by its content
-alone, so copies stay together, and files may come in any order.
+the same way among its own words: a fact is `NAME value.`, its name an invented word,
+its value a word that is typical of the input document. Short documents of one input
+document are hard negatives of each other. An input document goes to one part by its
+content alone, so copies stay together, and files may come in any order.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ VALUES: Final = 12
 _ECHO_TOKENS: Final = 96
 
 Negatives = Literal["hard", "random"]
-# (kind, number of negatives, rng) → a probe's tokens, and the positions of the values to
-# recall.
+# (kind, number of negatives, rng) → a probe's tokens, and the positions of the values
+# to recall.
 Probe = Callable[[Negatives, int, np.random.Generator], tuple[list[int], list[int]]]
 
 
@@ -463,8 +463,8 @@ class RealDocuments(Section):
         return train, held_out, rejected
 
     def _is_held_out(self, text: str) -> bool:
-        # The part depends on a hash of the text alone, so copies of a document are never
-        # on both sides.
+        # The part depends on a hash of the text alone, so copies of a document are
+        # never on both sides.
         hashes = np.array([normalized_hash(text.encode("utf-8"))], np.uint64)
         keyed_hashes = keyed_hash(hashes, seed=self.seed, stage="held-out")
         return bool(keyed_hashes[0] < threshold_for(self.held_out))

@@ -178,7 +178,8 @@ class _Experiment:
     def plain_runs(self) -> dict[str, str]:
         """The runs of the standard method.
 
-        Short rows of documents and of echoes, those of the first leg, and held-out rows.
+        Short rows of documents and of echoes, those of the first leg, and held-out
+        rows.
         """
         pretrain = self.recipe.pretrain
         held_out_tokens = self.recipe.extend.row_tokens
@@ -308,8 +309,8 @@ class _Experiment:
         return self._trained(f"{arm}-seed{seed}", keys, base)
 
     def _trained(self, name: str, keys: Json, before: _Stage | None) -> _Stage:
-        # A model is named by what it depends on, not by paths, so that the folder may be
-        # moved.
+        # A model is named by what it depends on, not by paths, so that the folder may
+        # be moved.
         sequences = [self.composed[run] for run in keys["data"]["runs"]]
         origin: str | Json = self.recipe.model.model_dump()
         if before is not None:
@@ -328,8 +329,8 @@ class _Experiment:
         """
         if stage.is_finished:
             return
-        # Seeds are trained in parallel, a core each; and one thread adds its sums in the
-        # same order every time.
+        # Seeds are trained in parallel, a core each; and one thread adds its sums in
+        # the same order every time.
         torch.set_num_threads(1)
         loop.train(_train_recipe(stage), Console(quiet=True))
         steps = metrics.read(stage.folder / metrics.STEPS)

@@ -2,12 +2,12 @@
 
 Retrieval needs a head that attends to the previous token, whatever that is. Queries and
 keys of a Llama have no bias, so a model of this size spends most of its training on
-finding such a head. Here they have biases (as Qwen 2's do), and those of one head of the
-first layer start at values that make it look one token back. All other weights are
+finding such a head. Here they have biases (as Qwen 2's do), and those of one head of
+the first layer start at values that make it look one token back. All other weights are
 random, and all are trained.
 
-Recall is how often a model knows the value of a fact across negatives, in a form that no
-method trains on. A probe is one row: a text that states facts; `negatives` texts of
+Recall is how often a model knows the value of a fact across negatives, in a form that
+no method trains on. A probe is one row: a text that states facts; `negatives` texts of
 other documents, with facts of the same form (hard) or without (random); then each fact
 again. Each value there is a question with one answer, before the negatives: it is
 recalled if it is the likeliest token.

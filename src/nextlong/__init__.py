@@ -9,7 +9,8 @@
     for sequence in run.sequences():
         print(sequence.id, len(sequence.input_ids), sequence.spans[0])
 
-`chunk_text` and `compose` are the two algorithms on plain strings and lists, for a notebook.
+`chunk_text` and `compose` are the two algorithms on plain strings and lists, for a
+notebook.
 """
 
 from __future__ import annotations
@@ -50,9 +51,10 @@ def run(
 ) -> Run:
     """Run or resume a recipe in its run directory, reusing finished steps, and open the result.
 
-    `reporter` shows progress. `changed_inputs="accept"` ingests input files again that have changed since an earlier run. In a
-    script, call this function under `if __name__ == "__main__":`, because its worker processes import the script.
-    Raises NextlongError for every mistake that a user can fix.
+    `reporter` shows progress. `changed_inputs="accept"` ingests input files again that
+    have changed since an earlier run. In a script, call this function under `if
+    __name__ == "__main__":`, because its worker processes import the script. Raises
+    NextlongError for every mistake that a user can fix.
     """
     from nextlong import arguments
     from nextlong.engine.progress import Reporter

@@ -1,8 +1,8 @@
 """Errors: all mistakes that a user can fix, as one exception tree.
 
-Each error takes where the mistake is, with which value, what is wrong and how to fix it,
-and composes the sentence. The command line prints it without a traceback and exits with
-code 2. A bug in nextlong is an ordinary Python exception with a traceback.
+Each error takes where the mistake is, with which value, what is wrong and how to fix
+it, and composes the sentence. The command line prints it without a traceback and exits
+with code 2. A bug in nextlong is an ordinary Python exception with a traceback.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from tests.support.viewer import viewer
 
 from nextlong import pipeline
 
-# A document that would run, draw or fetch something if it were taken for anything but text.
+# A document that would run, draw or fetch something if it were taken for anything but
+# text.
 HOSTILE_TEXT = f"{HOSTILE}\n<svg onload=alert(3)>\n<a href='javascript:alert(4)'>x</a>\n</p></article><script src=//x></script>\n"
 
 

@@ -400,7 +400,8 @@ def test_a_dry_run_counts_weights_as_they_are_loaded_and_the_batch_that_takes_mo
         == 0
     )
     said = " ".join(capsys.readouterr().out.split())
-    # 34 million weights of 4 bytes; two prompts of 1,000 tokens together are more than one of 1,500.
+    # 34 million weights of 4 bytes; two prompts of 1,000 tokens together are more than
+    # one of 1,500.
     assert (
         "memory at 1,000 in float32: weights 0.13 GiB, key-value cache 0.02 GiB" in said
     )

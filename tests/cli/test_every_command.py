@@ -28,7 +28,8 @@ EVERY = [
     pytest.param(name, marks=pytest.mark.heavy) if name in NEEDS_EXTRA else name
     for name in NAMES
 ]
-# Three tests go through every command. Without a terminal, these are left to CI: they take most of the time.
+# Three tests go through every command. Without a terminal, these are left to CI: they
+# take most of the time.
 SLOW = ("demo", "plan", "run --before", "compare", "sweep", "export", "verify")
 QUICK = [name for name in EVERY if name not in SLOW] + thorough(*SLOW)
 DOCUMENTED = {  # the heading of the page that names a command's keys

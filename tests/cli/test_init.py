@@ -303,7 +303,8 @@ def test_lengths_and_numbers_are_proposed_from_the_documents(folder):
     recipe, proposed = new.recipe, new.proposal
     assert recipe.chunk.max_chars == 2048
     assert recipe.compose.target_tokens == proposed.target_tokens
-    # 400 documents in 700 chunks: a tenth of the documents are in 50 chunks or more, which are 7 % of the tokens.
+    # 400 documents in 700 chunks: a tenth of the documents are in 50 chunks or more,
+    # which are 7 % of the tokens.
     assert 0.035 < proposed.target_tokens / proposed.tokens <= 0.07
     assert recipe.compose.sequences == proposed.sequences
     assert 1.5 < proposed.sequences * proposed.target_tokens / proposed.tokens <= 2

@@ -214,7 +214,8 @@ def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_
         "def f(rows):\n    for row in rows:\n        use(row)\n        return rows\n"
     )
     rows = [{"id": f"d{n}", "text": text_of(n)} for n in range(40)]
-    # The second source has the one whose hash is smaller, but the first source comes first.
+    # The second source has the one whose hash is smaller, but the first source comes
+    # first.
     goes, stays = sorted((program, other), key=lambda text: content_hash(text.encode()))
     rows += [{"id": "stays", "text": stays}]
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

@@ -389,7 +389,8 @@ def test_a_tiny_llama_end_to_end_killed_and_resumed(tiny_model, data_folder, tmp
     )
     assert len(content(whole)) == 8
     for place in ("niah_single_1/1024.partial.jsonl", "fwe/2048.partial.jsonl"):
-        # Renamed into place with its first line, opened, then a line or more each time it is brought to the disk.
+        # Renamed into place with its first line, opened, then a line or more each time
+        # it is brought to the disk.
         kill_at(
             command(tiny_model, data_folder, killed)[3:],
             str(killed / place),

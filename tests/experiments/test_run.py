@@ -84,7 +84,8 @@ def test_half_of_the_tokens_are_short_rows_unless_the_arm_has_none(experiment):
             [lengths for _, lengths, *_ in rows_of(experiment, ARMS[name])]
         )
         in_short = lengths[lengths == short].sum() / lengths.sum()
-        # Sequences of 256 tokens, a quarter of the others' tokens or a half, are as long as a short row.
+        # Sequences of 256 tokens, a quarter of the others' tokens or a half, are as
+        # long as a short row.
         assert in_short == pytest.approx(share + (1 - share) / 2, abs=0.05)
 
 

@@ -110,8 +110,8 @@ def test_both_languages_have_their_share(mixed, method, overrides):
 
 
 def test_a_separator_follows_where_a_document_does_not_continue():
-    # Two documents of four and two chunks; 5 characters are removed within the first, and
-    # its last chunk ends in a newline.
+    # Two documents of four and two chunks; 5 characters are removed within the first,
+    # and its last chunk ends in a newline.
     table = {
         "doc_row": np.array([0, 0, 0, 0, 1, 1]),
         "start": np.array([0, 10, 25, 30, 0, 8]),

@@ -98,7 +98,8 @@ def read(path):
 
 
 def test_a_draft_is_each_meta_chunk_and_a_prefix_of_its_candidates(mined, tmp_path):
-    # 40 characters for T; 60 drafted less the document's 20: 20 for each of two meta-chunks, of which 10 will be used.
+    # 40 characters for T; 60 drafted less the document's 20: 20 for each of two
+    # meta-chunks, of which 10 will be used.
     counts = _draft_block(tmp_path / "d", **mined, **settings())
     first, second = read(tmp_path / "d.drafts.arrow")
     assert counts == DraftResult(
@@ -237,7 +238,8 @@ def test_no_candidate_scores_above_the_ceiling(mined, tmp_path):
 @pytest.mark.parametrize(
     ("candidates", "shortages"),
     [
-        # Each list of the second document has fewer candidates, so the corpus has no more.
+        # Each list of the second document has fewer candidates, so the corpus has no
+        # more.
         (3, [DropReason.TOO_FEW_CANDIDATES, ""]),
         (4, ["", ""]),
     ],
@@ -253,7 +255,8 @@ def test_a_draft_whose_candidates_ran_out_says_whether_there_may_be_more(
 
 
 def test_near_duplicates_are_left_out_or_paired_and_counted(mined, tmp_path):
-    # Chunk 2 is a copy of chunk 0, hence of the first meta-document, chunk 4 one of chunk 3; the others are their own.
+    # Chunk 2 is a copy of chunk 0, hence of the first meta-document, chunk 4 one of
+    # chunk 3; the others are their own.
     paths = []
     for shard, blanks in enumerate(([1, 2, 1, 3, 3, 4], [5, 6, 7, 8])):
         texts = ["x" * blank + " " + "x" * (8 - blank) + "\n" for blank in blanks]
@@ -386,7 +389,8 @@ def test_copies_among_candidates_stay_paired_and_the_later_one_counts_nothing(st
 
 
 def test_a_copy_of_what_counts_nothing_counts(stored):
-    # The second repeats the first, the third the second but not the first, which is what will be placed.
+    # The second repeats the first, the third the second but not the first, which is
+    # what will be placed.
     own = words(1, count=60).split()
     second = [*own[:5], *words(8, count=9).split(), *own[14:]]
     third = [*second[:40], *words(9, count=9).split(), *second[49:]]

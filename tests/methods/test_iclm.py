@@ -77,12 +77,14 @@ STAR = table([(1, 0.9)], [(0, 0.9)], [(0, 0.8)], [(0, 0.7)])
 
 
 def test_the_walk_starts_at_the_least_degree_and_goes_to_the_highest_weight():
-    # Degrees 2 2 3 2 1 0. Alone: 5. Then 4, 3, 2; from 2 to 1 (.8), not to 0 (.5); then 0.
+    # Degrees 2 2 3 2 1 0. Alone: 5. Then 4, 3, 2; from 2 to 1 (.8), not to 0 (.5); then
+    # 0.
     assert path(*CHAIN) == [5, 4, 3, 2, 1, 0]
 
 
 def test_an_edge_counts_in_both_directions_and_a_stuck_walk_jumps_to_the_least_degree():
-    # 0 never lists 2 or 3, yet the walk leaves it for 2; there it is stuck and jumps to 3.
+    # 0 never lists 2 or 3, yet the walk leaves it for 2; there it is stuck and jumps to
+    # 3.
     assert path(*STAR) == [1, 0, 2, 3]
 
 
@@ -105,7 +107,8 @@ def test_equal_degrees_are_decided_by_the_keyed_order():
 
 
 def test_equal_weights_are_decided_by_the_keyed_order():
-    # Degrees 4 2 2 2 2: the walk starts at the first rank of the four, comes to 0, and all weights there are equal.
+    # Degrees 4 2 2 2 2: the walk starts at the first rank of the four, comes to 0, and
+    # all weights there are equal.
     ring = table(
         [], [(2, 0.1), (0, 0.5)], [(1, 0.1), (0, 0.5)], [(4, 0.1), (0, 0.5)], [(3, 0.1), (0, 0.5)]
     )  # fmt: skip
@@ -124,7 +127,8 @@ def test_an_edge_has_the_larger_of_two_cosines():
 
 def test_k_counts_the_neighbours_that_stay():
     neighbours, cosines = table([(1, 0.9), (2, 0.8), (3, 0.7)], [], [], [])
-    # With edges 0-1 and 0-2 the walk ends in a jump to the one of them that is left; 3 alone is where it starts.
+    # With edges 0-1 and 0-2 the walk ends in a jump to the one of them that is left; 3
+    # alone is where it starts.
     for kept, expected in (
         ([1, 1, 1, 1], [3, 1, 0, 2]),
         ([1, 0, 1, 1], [2, 0, 3]),

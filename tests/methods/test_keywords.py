@@ -112,7 +112,8 @@ def test_doc2query_gives_a_query_a_segment(tiny_t5, monkeypatch):
         "wave star flour flour moon bread sea",
         "sea tide sea sea wave",
     ]
-    # Segments of three words, at most two of them; equal queries of a document count once.
+    # Segments of three words, at most two of them; equal queries of a document count
+    # once.
     expected = [["bread", "star"], ["moon"], [], ["flour", "bread"], ["sea"]]
     for batch_size in (1, 2, 100):
         model = keywords_module._Doc2Query(
@@ -143,7 +144,8 @@ def test_a_worker_loads_a_model_once_for_all_shards(tiny_t5, monkeypatch):
 
 
 def test_rake_scores_by_hand():
-    # deep: in phrases of 3 and 2, (3 + 2) / 2; learning 3; models (3 + 1) / 2; networks 2
+    # deep: in phrases of 3 and 2, (3 + 2) / 2; learning 3; models (3 + 1) / 2; networks
+    # 2
     assert _key_phrases("Deep learning models and deep networks, models.") == [
         ("deep learning models", 7.5),
         ("deep networks", 4.5),

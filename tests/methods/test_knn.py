@@ -56,7 +56,8 @@ def test_a_seed_is_followed_by_its_nearest_until_there_is_enough():
 
 
 def test_a_seed_without_enough_neighbours_gives_no_sequence():
-    # 30+10+20+50 = 110 and 10+30+60+20 = 120 are short of 125; 60+50+40 is not; 20+40+50+60 is not
+    # 30+10+20+50 = 110 and 10+30+60+20 = 120 are short of 125; 60+50+40 is not;
+    # 20+40+50+60 is not
     assert drafts(125, "across-sequences") == [[5, 4, 3], [1, 3, 4, 5]]
     assert followed(125, "across-sequences").starved == 2
     assert followed(60, "across-sequences").starved == 0

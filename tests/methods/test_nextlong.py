@@ -46,7 +46,8 @@ def test_k_is_what_is_drafted_beyond_the_document_per_meta_chunk(
 
 
 def test_k_of_the_papers_setting():
-    # 131,072 tokens of 4 characters, w = 1.5, s = 2,048; a document of 5 chunks and 9,000 characters
+    # 131,072 tokens of 4 characters, w = 1.5, s = 2,048; a document of 5 chunks and
+    # 9,000 characters
     lists = [np.arange(100) + 100 * place for place in range(5)]
     candidates, how = (
         Candidates(lists, [], [np.full(100, 1)] * 5),
@@ -103,7 +104,8 @@ def test_paper_prefixes_hold_k_that_no_earlier_meta_chunk_has(
     [
         # Each of two needs 20 characters and drafts 30; all candidates have 10.
         ([[1, 2, 3, 4], [5, 6, 7, 8]], 40, 60, [3, 3]),
-        # The first will presumably use 1 and 2, so the second looks past them; 3 may be free.
+        # The first will presumably use 1 and 2, so the second looks past them; 3 may be
+        # free.
         ([[1, 2, 3, 4], [2, 1, 5, 6, 7, 8]], 40, 60, [3, 5]),
         ([[1, 2, 3, 4], [3, 1, 5, 6, 7, 8]], 40, 60, [3, 4]),
         # 25 of 50 each are 3 candidates, rounded up.

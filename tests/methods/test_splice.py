@@ -50,7 +50,8 @@ def trees(k, enough, *, roots=range(7), near=NEAR, tokens=TENS, order="identity"
 
 
 def test_k_of_1_makes_a_path_of_the_nearest_that_is_free():
-    # 0, its nearest 1, of that the nearest that is free, 2. Then 3, 6, and of 6 not 3 but 5. 4 is left, too short.
+    # 0, its nearest 1, of that the nearest that is free, 2. Then 3, 6, and of 6 not 3
+    # but 5. 4 is left, too short.
     found = trees(1, 30)
     assert [documents for documents, _ in found] == [[0, 1, 2], [3, 6, 5]]
     np.testing.assert_equal(
@@ -66,14 +67,16 @@ def test_k_of_2_goes_breadth_first():
 
 
 def test_a_tree_stops_where_it_is_full_and_leaves_the_rest_to_others():
-    # 2 would be appended for 0 as well, but 0 and 1 are enough; it is the next root, and finds 5.
+    # 2 would be appended for 0 as well, but 0 and 1 are enough; it is the next root,
+    # and finds 5.
     assert [
         documents for documents, _ in trees(2, 20, roots=[0, 2, 3, 1, 4, 5, 6])
     ] == [[0, 1], [2, 5], [3, 6]]
 
 
 def test_where_neighbours_are_used_up_all_free_documents_are_searched_again():
-    # Of 0 all neighbours are known to be free; of 1 only 4 is, so that another is searched, 3, the first that is free.
+    # Of 0 all neighbours are known to be free; of 1 only 4 is, so that another is
+    # searched, 3, the first that is free.
     (found,) = trees(2, 60)
     assert found[0] == [0, 1, 2, 4, 3, 5]
     np.testing.assert_equal(found[1], [np.nan, 0.75, 0.5, 0.25, 0.125, 0.75])

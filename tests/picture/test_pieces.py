@@ -1,6 +1,7 @@
 """Pieces: which text stands beside which, what was pulled apart, the rare words that two texts have in common, and colours.
 
-Colours can be told apart by readers with each kind of colour blindness, in light and dark.
+Colours can be told apart by readers with each kind of colour blindness, in light and
+dark.
 """
 
 from itertools import combinations, pairwise
@@ -15,7 +16,8 @@ from nextlong.picture import pieces
 from nextlong.picture.pieces import DARK, LIGHT
 from nextlong.report.page.corpus_map import MAP_COLOURS
 
-# Complete dichromacy in linear RGB: Machado, Oliveira and Fernandes, IEEE TVCG 15(6), 2009, table 1, severity 1.0.
+# Complete dichromacy in linear RGB: Machado, Oliveira and Fernandes, IEEE TVCG 15(6),
+# 2009, table 1, severity 1.0.
 SIMULATED = {
     "normal": np.eye(3),
     "protanopia": [

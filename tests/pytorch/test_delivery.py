@@ -1,7 +1,7 @@
 """What ranks and workers deliver is what the plan says, however epochs are stopped, resumed and mixed.
 
-The plan is made of plain lists: which sequences of the runs are in which row, the order of
-the epoch, and a slice of it for each rank. Rows are compared by all their token ids.
+The plan is made of plain lists: which sequences of the runs are in which row, the order
+of the epoch, and a slice of it for each rank. Rows are compared by all their token ids.
 """
 
 import json

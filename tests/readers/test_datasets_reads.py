@@ -74,7 +74,8 @@ def test_datasets_would_save_the_same_files(folder, tmp_path):
     assert (folder / "dataset_info.json").read_bytes() == (
         tmp_path / "saved" / "dataset_info.json"
     ).read_bytes()
-    # Their shards have the same number of rows, ours those of the run; so the files agree in all but where they end.
+    # Their shards have the same number of rows, ours those of the run; so the files
+    # agree in all but where they end.
     ours, theirs = (
         sorted(path.glob("*.arrow")) for path in (folder, tmp_path / "saved")
     )

@@ -332,7 +332,8 @@ def test_memory_file_system_lists_full_urls():
     assert [file.name for file in listed("memory://listing/*.jsonl")] == ["b.jsonl"]
 
 
-# Inputs that a run directory has read are recognised by their bytes, whatever their modification time
+# Inputs that a run directory has read are recognised by their bytes, whatever their
+# modification time
 
 
 @pytest.fixture

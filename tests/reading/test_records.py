@@ -102,7 +102,8 @@ def test_of_a_head_that_is_cut_within_a_line_only_whole_lines_are_counted(tmp_pa
     (tmp_path / "a.jsonl").write_bytes(b"".join(rows))
     source = Source(path=str(tmp_path))
     (file,) = list_files(source, where="path")
-    # Cut in the middle of the third line: its bytes hold as much text as those of the lines before it.
+    # Cut in the middle of the third line: its bytes hold as much text as those of the
+    # lines before it.
     head_bytes = 2 * len(rows[0]) + len(rows[0]) // 2
     text_bytes, raw_bytes = format_of(file.name, source).text_bytes(
         file, source, head_bytes

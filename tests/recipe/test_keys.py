@@ -57,7 +57,8 @@ OTHER_VALUES = {
     "encoder.openai.max_attempts": [SERVER, "encoder.openai.max_attempts=2"],
     "encoder.openai.timeout_s": [SERVER, "encoder.openai.timeout_s=5"],
 }
-# Another engine must give the same ids, and is what a user takes where one did not: these steps are done again with it.
+# Another engine must give the same ids, and is what a user takes where one did not:
+# these steps are done again with it.
 ENCODE_AGAIN = {"draft", "lengths", "tokens"}
 
 

@@ -333,7 +333,8 @@ def test_every_key_is_there_with_a_comment(tmp_path):
         for key in (name, *options_class(METHODS, name).model_fields)
     ]
     export = keys.index("export")
-    # The options of every built-in encoder stand there, also of those that the recipe does not name.
+    # The options of every built-in encoder stand there, also of those that the recipe
+    # does not name.
     encoder, search = keys.index("encoder"), keys.index("search")
     assert set(keys[encoder + 1 : search]) >= {
         "model",

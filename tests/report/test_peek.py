@@ -200,7 +200,8 @@ def test_a_terminal_without_colours_says_in_words_what_each_part_of_the_text_is(
 def test_a_sequence_cut_before_its_first_meta_chunk_is_listed_all_the_same(
     run, tmp_path
 ):
-    # Many negatives of 40 tokens and more before the first meta-chunk, and a cut at 140.
+    # Many negatives of 40 tokens and more before the first meta-chunk, and a cut at
+    # 140.
     paper = {
         "fit": "paper",
         "position": "tail",

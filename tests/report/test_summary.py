@@ -13,7 +13,8 @@ from nextlong.runs.run import Run
 def test_of_nearly_equal_documents_one_stays(recipe_for, small_corpus, tmp_path):
     pytest.importorskip("rensa")
     rows = [row for row in rows_of(small_corpus) if len(row["text"]) > 500][:60]
-    # With one word in a hundred changed, a document keeps about 95 % of its five-word runs.
+    # With one word in a hundred changed, a document keeps about 95 % of its five-word
+    # runs.
     near = [
         row | {"id": f"{row['id']}-copy", "text": row["text"] + " other"}
         for row in rows

@@ -35,7 +35,8 @@ def read(out):
 
 
 def test_one_vector_for_each_document_with_chunks(tmp_path):
-    # Document 0: two chunks at a right angle; 1 was dropped; 2: one chunk; 3: two that cancel out.
+    # Document 0: two chunks at a right angle; 1 was dropped; 2: one chunk; 3: two that
+    # cancel out.
     shard = write_shard(
         tmp_path,
         [0, 0, 2, 3, 3],

@@ -93,7 +93,8 @@ def test_a_vector_that_cannot_be_right_stops_the_run_and_names_the_document(
 ):
     monkeypatch.setattr(embed_chunks, "_BLOCK_CHUNKS", 4)
     documents, chunks = write_shard(tmp_path, "a", texts_of(12))
-    # Documents 0-3 hold 1 + 2 + 3 + 4 chunks, so row 10 is document 4, row 11 document 5.
+    # Documents 0-3 hold 1 + 2 + 3 + 4 chunks, so row 10 is document 4, row 11 document
+    # 5.
     monkeypatch.setattr(embed_chunks, "_loaded", lambda *_: WrongAt(11, vector))
     remote = recipe.Encoder(model="openai:m")
     with pytest.raises(EncoderError, match=f"a:5 · chunk 1 .*{what}") as error:

@@ -208,7 +208,8 @@ def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_byt
     assert len(before) == len(counts_of(step_of(run_dir, "chunk")))
     assert total(embed, "chunks") == total(step_of(run_dir, "chunk"), "chunks")
     assert not list(embed.folder.glob("*.slice.npy"))
-    # As if killed before the manifest and one shard: another machine, with one worker, has to go on.
+    # As if killed before the manifest and one shard: another machine, with one worker,
+    # has to go on.
     last = embed.files(".vectors.npy")[-1]
     for path in (embed.folder / "manifest.json", last):
         path.unlink()

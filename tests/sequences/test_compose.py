@@ -50,7 +50,8 @@ def test_compose_of_plain_token_ids():
         eos=[8],
     )
     assert isinstance(result, Composed)
-    # room 10: 2 + 1 + 1 + 1 for the meta-chunks and separators, 5 left: 3 for the first, which has to have one, 2 for the last
+    # room 10: 2 + 1 + 1 + 1 for the meta-chunks and separators, 5 left: 3 for the
+    # first, which has to have one, 2 for the last
     assert result.input_ids == [7, 1, 2, 0, 10, 11, 0, 3, 0, 12, 0, 8]
     assert [(span.chunk, schemas.ROLES[span.role]) for span in result.spans] == [
         (-1, "bos"), (0, "meta"), (-1, "separator"), (2, "negative"), (-1, "separator"),
@@ -217,7 +218,8 @@ def block(drafted, out, **changed):
 
 def test_compose_drafts_writes_sequences_and_counts_what_it_drops(drafted, tmp_path):
     counts, rows = block(drafted, tmp_path / "out")
-    # 16 for text: 3 + 2 for the meta-chunks, 11 left: 4 and a separator for the first, 5 and a separator for the last.
+    # 16 for text: 3 + 2 for the meta-chunks, 11 left: 4 and a separator for the first,
+    # 5 and a separator for the last.
     assert rows == [
         {
             "sequence_id": "a",
@@ -338,7 +340,8 @@ def test_random_positions_of_equal_drafts_differ(drafted, tmp_path):
 def test_a_separator_closes_the_gap_that_decontaminating_left_in_a_document(
     drafted, tmp_path
 ):
-    # Chunk 0 ends in a newline; 1 and 2 go on where the chunk before ends; before 3 characters were left out.
+    # Chunk 0 ends in a newline; 1 and 2 go on where the chunk before ends; before 3
+    # characters were left out.
     starts, ends = [0, 1, 2, 7, 8, 9], [1, 2, 3, 8, 9, 10]
     columns = [[0] * 6, starts, ends, [False, True, True, True, True, True]]
     corpus = drafted["inputs"].corpus
@@ -366,7 +369,8 @@ def test_a_separator_closes_the_gap_that_decontaminating_left_in_a_document(
     assert row["token_end"] == [3, 7, 12, 13, 15, 16]
 
 
-# Where a chunk is cut: between characters, without a second newline, and not where what is left repeats something
+# Where a chunk is cut: between characters, without a second newline, and not where what
+# is left repeats something
 
 
 STOCK = "a notice of the rights that are reserved by the authors of this work "
@@ -457,7 +461,8 @@ def test_a_cut_falls_between_two_characters(store, budget, separator_tokens, cut
     [(4, Cut(4, closed=True)), (5, Cut(3, closed=False)), (6, Cut(5, closed=False))],
 )
 def test_no_separator_follows_what_ends_in_a_newline(store, budget, cut):
-    # "one\n" fills four; of five tokens it would leave one for a separator, so "one" and two separators.
+    # "one\n" fills four; of five tokens it would leave one for a separator, so "one"
+    # and two separators.
     assert cutter(store).negative(piece(2), budget, []) == cut
 
 

@@ -62,7 +62,8 @@ TWO = groups((3, {1: 4, 2: 2, 3: 5}), (2, {4: 5, 5: 3, 6: 6}))
 
 
 def test_exact_shares_the_budget_and_carries_over():
-    # 20 - 3 - 2 = 15. The first may use 7 and uses 4 + 2; the second then has 9: 5 + 3, and 1 of the next.
+    # 20 - 3 - 2 = 15. The first may use 7 and uses 4 + 2; the second then has 9: 5 + 3,
+    # and 1 of the next.
     assert laid(TWO, 20) == [
         (100, 0, 3), (1, 3, 7), (2, 7, 9),
         (101, 9, 11), (4, 11, 16), (5, 16, 19), (6, 19, 20),
@@ -70,7 +71,8 @@ def test_exact_shares_the_budget_and_carries_over():
 
 
 def test_of_near_duplicates_the_one_that_comes_first_is_placed():
-    # 15 to fill, 7 for the first group: 1 (4) and 2 (2); 4 and 6 repeat them, so 5 (3) and then 3 (5) and 7 (1 of 2) serve.
+    # 15 to fill, 7 for the first group: 1 (4) and 2 (2); 4 and 6 repeat them, so 5 (3)
+    # and then 3 (5) and 7 (1 of 2) serve.
     some = groups((3, {1: 4, 2: 2, 3: 5}), (2, {4: 5, 5: 3, 6: 6, 3: 5, 7: 2}))
     placed = laid(some, 20, near_duplicates={1: [4], 4: [1], 2: [6], 6: [2]})
     assert [chunk for chunk, _, _ in placed] == [100, 1, 2, 101, 5, 3, 7]
@@ -163,8 +165,9 @@ def test_whole_negatives_fill_the_target_without_a_cut():
 
 
 def test_other_groups_serve_where_the_last_has_no_candidates_left():
-    # 10 left. The first has 2 for itself and, of its half, 2 more; the last takes 3 and has no more. Of the 3 that are left the
-    # first takes 2 whole; for the next, the last's own negative is cut.
+    # 10 left. The first has 2 for itself and, of its half, 2 more; the last takes 3 and
+    # has no more. Of the 3 that are left the first takes 2 whole; for the next, the
+    # last's own negative is cut.
     own = groups((1, {1: 2, 2: 2, 3: 2, 5: 3}), (1, {4: 3}))
     assert laid(own, 12) == [
         (100, 0, 1),
@@ -186,7 +189,8 @@ def test_other_groups_serve_where_the_last_has_no_candidates_left():
 
 
 def test_only_the_last_negative_of_a_sequence_is_cut():
-    # The last has nothing that fills the 4 left, nor does the first without cutting its own negative there.
+    # The last has nothing that fills the 4 left, nor does the first without cutting its
+    # own negative there.
     own = groups((1, {1: 2, 2: 2, 3: 9}), (1, {4: 2}))
     assert compose_spans(own, target_tokens=12) == Dropped(
         DropReason.TOO_FEW_NEGATIVES, 8
@@ -353,7 +357,8 @@ def test_a_meta_chunk_at_a_random_place_joins_no_cut_negative():
             rng=rng_for(0, "position", key),
         )
         places.add(tuple(span.chunk for span in spans))
-    # One token is left behind chunk 1. It may end the sequence, but not precede chunk 100.
+    # One token is left behind chunk 1. It may end the sequence, but not precede chunk
+    # 100.
     assert places == {(100, 1, 2), (1, 100, 2), (2, schemas.NO_CHUNK, 100)}
 
 
@@ -371,7 +376,8 @@ def test_separators_count_against_the_budget():
     assert compose_spans(own, target_tokens=4, separator_tokens=1) == Dropped(
         DropReason.TOO_LONG, 4
     )
-    # Only one token of the next fits beside a separator, and what fits exactly has none.
+    # Only one token of the next fits beside a separator, and what fits exactly has
+    # none.
     assert laid(own, 11, separator_tokens=1)[-2:] == [(2, 9, 10), ("J", 10, 11)]
     assert laid(own, 10, separator_tokens=1)[-1] == (2, 9, 10)
 
@@ -554,8 +560,9 @@ def test_nothing_is_dropped_that_could_be_filled(own, settings):
     if result.reason == DropReason.TOO_LONG:
         assert result.tokens == own_tokens >= room
     elif result.reason == DropReason.TOO_LITTLE_ROOM:
-        # Whole negatives of at most 9 tokens and a separator go beyond the least by no more than that, unless the others have
-        # taken candidates of the last group, or the target takes nearly all negatives that there are, so that the cut negative
+        # Whole negatives of at most 9 tokens and a separator go beyond the least by no
+        # more than that, unless the others have taken candidates of the last group, or
+        # the target takes nearly all negatives that there are, so that the cut negative
         # leaves it less than the least.
         shares_candidates = any(costs[-1].keys() & other.keys() for other in costs[:-1])
         takes_nearly_all = (
@@ -576,7 +583,8 @@ def test_nothing_is_dropped_that_could_be_filled(own, settings):
             for group in costs
         )
     else:
-        # Within a separator of the target a cut may be impossible; nothing but the last group's negatives is cut.
+        # Within a separator of the target a cut may be impossible; nothing but the last
+        # group's negatives is cut.
         missing_tokens = room - result.tokens
         assert (
             own_tokens + sum(distinct.values()) < room + separator

@@ -64,7 +64,8 @@ except TokenizerError as error:
 
 
 def load_from_hub(tmp_path, **environment):
-    # A process of its own: huggingface_hub reads its settings once, when it is imported.
+    # A process of its own: huggingface_hub reads its settings once, when it is
+    # imported.
     environment = {
         **os.environ,
         "HF_HOME": str(tmp_path),

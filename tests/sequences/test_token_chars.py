@@ -36,7 +36,8 @@ def rows(tokenizer, *names):
 
 
 def bytes_named(raw):
-    # Those of ByteLevel: printable bytes of Latin-1 stand for themselves, the others for the characters from 256 on.
+    # Those of ByteLevel: printable bytes of Latin-1 stand for themselves, the others
+    # for the characters from 256 on.
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return "".join(

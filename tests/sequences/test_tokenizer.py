@@ -443,7 +443,8 @@ def test_the_share_of_text_that_a_tokenizer_loses_is_measured(tmp_path):
         tmp_path / "corpus", [[(1, "The Star É.\n"), (2, "the star\n")]]
     )
     result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
-    # T, S, the accented capital and the newline of the first, the newline of the second.
+    # T, S, the accented capital and the newline of the first, the newline of the
+    # second.
     assert result.lost_share == pytest.approx(5 / 21)
 
 
@@ -459,7 +460,8 @@ def test_dropout_is_switched_off(tmp_path):
     assert [written.encode(SENTENCES[0]).ids for _ in range(3)] == [plain] * 3
 
 
-# Which token ends a document: what the files beside a tokenizer say, what it does itself, and what its tokens are called
+# Which token ends a document: what the files beside a tokenizer say, what it does
+# itself, and what its tokens are called
 
 
 def tokenizer_with(*special, before=(), behind=()):

@@ -106,7 +106,8 @@ def write_data(folder):
         write(
             folder / f"infinitebench/longbook_{name}_eng.jsonl", "\n".join(lines) + "\n"
         )
-    # Llama 2's tokenizer stands here as one of bytes, so that 131,072 tokens are a short book.
+    # Llama 2's tokenizer stands here as one of bytes, so that 131,072 tokens are a
+    # short book.
     write(folder / "helmet/llama2/tokenizer.json", byte_tokenizer().to_str())
     for name, count in (("train", 20), ("test", 1900)):
         story = sentences(draw, count)

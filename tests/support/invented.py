@@ -1,8 +1,10 @@
 """Invented corpora: documents of kinds that no file here has, and a recipe for each, drawn by a seed.
 
-Question lists, statutes, boilerplate, novels in one paragraph, standards in lines, program text, tables, every kind of newline,
-letters composed and not, many scripts in both directions, copies with some words changed, passages that many documents share,
-one document alone, odd ids. What is tuned to known documents fails on others; these are others each time.
+Question lists, statutes, boilerplate, novels in one paragraph, standards in lines,
+program text, tables, every kind of newline, letters composed and not, many scripts in
+both directions, copies with some words changed, passages that many documents share, one
+document alone, odd ids. What is tuned to known documents fails on others; these are
+others each time.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from nextlong.recipe import Recipe
 from nextlong.verify.checks import verify
 from nextlong.verify.outcome import CheckOutcome
 
-# Letters of many scripts, those whose cases are odd first: İ and ı, ß and ẞ, Σ σ ς, titles, Cherokee, Deseret, ligatures.
+# Letters of many scripts, those whose cases are odd first: İ and ı, ß and ẞ, Σ σ ς,
+# titles, Cherokee, Deseret, ligatures.
 SCRIPTS = (
     "abcdefghijklmnopqrstuvwxyz",
     "abcdefghIİiıjklmnSsŞş",

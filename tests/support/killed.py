@@ -1,7 +1,8 @@
 """A command that is killed or stopped at a change of its files that is named beforehand: the same moment on any machine.
 
-A test that watches a folder and kills when it sees a file may come too late. Here the process itself counts: each file of
-a pattern that it is about to open for writing, rename to, make, remove or connect to, and each that it has brought to the disk.
+A test that watches a folder and kills when it sees a file may come too late. Here the
+process itself counts: each file of a pattern that it is about to open for writing,
+rename to, make, remove or connect to, and each that it has brought to the disk.
 """
 
 import multiprocessing
@@ -122,7 +123,8 @@ def _count_down(number, pattern, count):
                     os.kill(os.getpid(), number)
 
     def heard(event, arguments):
-        # What a run connects to is the server that workers are forked from, which is there by then and imports.
+        # What a run connects to is the server that workers are forked from, which is
+        # there by then and imports.
         if event in {"os.rename", "socket.connect"}:
             changed(arguments[1])
         elif event in {"os.mkdir", "os.remove", "os.rmdir"} or (
@@ -144,5 +146,6 @@ def _count_down(number, pattern, count):
 if __name__ == "__main__":
     _, sent, chosen, at, *sys.argv[1:] = sys.argv
     _count_down(int(sent), chosen, int(at))
-    # As `python -m` does it, so that the processes which it starts are as they would be.
+    # As `python -m` does it, so that the processes which it starts are as they would
+    # be.
     runpy.run_module("nextlong", run_name="__main__", alter_sys=True)

@@ -2,7 +2,8 @@
 
     python tests/support/reference_rows.py RUN INTO
 
-writes INTO/train.json, and INTO/validation.json if there is such a split: a list of {"input_ids", "seq_lengths", "text"}.
+writes INTO/train.json, and INTO/validation.json if there is such a split: a list of
+{"input_ids", "seq_lengths", "text"}.
 """
 
 import json

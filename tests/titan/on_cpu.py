@@ -1,8 +1,9 @@
 """Run `nextlong` with torchtitan's own trainer on a CPU: torchrun … on_cpu.py train T.yaml.
 
-torchtitan is for GPUs and a torch newer than 2.13. What it misses here is supplied, and nothing of what is trained is changed but
-flex attention, which has no backward pass on a CPU: a dense mask stands for it, made of the BlockMask's blocks and, apart from
-them, of its mask function, and the two must agree.
+torchtitan is for GPUs and a torch newer than 2.13. What it misses here is supplied, and
+nothing of what is trained is changed but flex attention, which has no backward pass on
+a CPU: a dense mask stands for it, made of the BlockMask's blocks and, apart from them,
+of its mask function, and the two must agree.
 """
 
 import os

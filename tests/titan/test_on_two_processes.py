@@ -1,6 +1,7 @@
 """torchtitan's own trainer on two gloo processes, against our one-device engine on the same rows.
 
-Each run takes half a minute, so each shows several things: FSDP2, a packed row under context parallelism, a kill and what follows.
+Each run takes half a minute, so each shows several things: FSDP2, a packed row under
+context parallelism, a kill and what follows.
 """
 
 import json

@@ -452,10 +452,10 @@ def test_packed_rows_are_packed_by_axolotl_itself(recipe, quiet, tmp_path):
     assert (config["sample_packing"], config["sequence_len"]) == (True, 8192)
 
 
-# Only arguments that trainers know, for those that no package installs. Names and defaults are taken from NVIDIA/Megatron-LM,
-# megatron/training/arguments.py;
-# princeton-nlp/ProLong, training/train_language_model.py, training/trainer.py and train_512K.sh. A new argument of ours fails here
-# until it was looked up there.
+# Only arguments that trainers know, for those that no package installs. Names and
+# defaults are taken from NVIDIA/Megatron-LM, megatron/training/arguments.py;
+# princeton-nlp/ProLong, training/train_language_model.py, training/trainer.py and
+# train_512K.sh. A new argument of ours fails here until it was looked up there.
 SWITCHES = [
     "use-rotary-position-embeddings", "use-rope-scaling", "group-query-attention", "swiglu", "disable-bias-linear",
     "untie-embeddings-and-output-weights", "use-distributed-optimizer", "eod-mask-loss", "bf16", "reset-position-ids",

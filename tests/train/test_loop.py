@@ -1,6 +1,7 @@
 """A training goes on where it was killed, gives the same with micro batches, and stops when it goes wrong.
 
-A checkpoint gives back what was put into it, and is never missing while it is written again.
+A checkpoint gives back what was put into it, and is never missing while it is written
+again.
 """
 
 import json

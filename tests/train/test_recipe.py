@@ -125,8 +125,9 @@ def test_without_warm_up_the_first_step_is_nearly_the_highest():
     assert Training(steps=100, lr=1.0).lr_at(1) == pytest.approx(0.99975, abs=1e-4)
 
 
-# key → value as the source has it. 128K: arXiv 2501.12766, table of the 128K training setting and section 4.2 (4M tokens);
-# 512K: table of the 512K training setting and appendix C.2; SFT: ProLong's train_sft.sh (64 rows of 65,536; 5 % warm-up).
+# key → value as the source has it. 128K: arXiv 2501.12766, table of the 128K training
+# setting and section 4.2 (4M tokens); 512K: table of the 512K training setting and
+# appendix C.2; SFT: ProLong's train_sft.sh (64 rows of 65,536; 5 % warm-up).
 PINNED = {
     "paper-128k": {
         "model.rope_base": 200_000_000, "training.beta1": 0.9, "training.beta2": 0.95, "training.lr": 4e-5,

@@ -214,7 +214,8 @@ def poke(path, place, values):
 @pytest.mark.parametrize("name", ["mds", "prolong"])
 def test_an_altered_id_boundary_and_domain_of_mds_samples(packed, name):
     path, offsets = mds_shard(folder_of(packed, name))
-    # A sample: three sizes, "small", the shape of the indices, their values, the shape of the ids, their values, the length.
+    # A sample: three sizes, "small", the shape of the indices, their values, the shape
+    # of the ids, their values, the length.
     domain = offsets[1] + 12
     indices, ids = domain + 5 + 3, domain + 5 + 3 + 16 + 3
     poke(path, ids + 4 * 700, struct.pack("<I", 600))

@@ -4,15 +4,15 @@ In:  record batches of SEQUENCES, and the files they refer to. Out: `Resolved` b
 join, slice and pack: everything is looked up for a block at a time and each shard is
 opened once, because opening a file costs more than reading the few values needed from it.
 
-`cuts_of` returns how many characters the first tokens of a chunk cover. A character that
-a cut leaves incomplete is not covered, unless it is the only one. Ids of a byte-level
-tokenizer represent bytes of the text; the covered characters are those that begin in the
-kept bytes, except the last one if the next token continues it. A token may lose bytes (if
-it strips blanks) but never adds any, so if as many characters begin in all ids as the
-chunk has, the first byte of each character is present. Any other chunk is tokenized again
-for its offsets, which are correct even if a normalizer changed the text. Only then is the
-tokenizer loaded: at 128K tokens, loading it in each worker took a third of the time of an
-Arrow export.
+`cuts_of` returns how many characters the first tokens of a chunk cover. A character
+that a cut leaves incomplete is not covered, unless it is the only one. Ids of a
+byte-level tokenizer represent bytes of the text; the covered characters are those that
+begin in the kept bytes, except the last one if the next token continues it. A token may
+lose bytes (if it strips blanks) but never adds any, so if as many characters begin in
+all ids as the chunk has, the first byte of each character is present. Any other chunk
+is tokenized again for its offsets, which are correct even if a normalizer changed the
+text. Only then is the tokenizer loaded: at 128K tokens, loading it in each worker took
+a third of the time of an Arrow export.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def resolve_table(
     token_counts = spans["token_end"][span_offsets[1:] - 1].astype(np.int64)
     token_offsets = np.concatenate([[0], np.cumsum(token_counts)])
 
-    # (P,) where each span begins in input_ids, in which the sequences follow each other.
+    # (P,) where each span begins in input_ids, in which the sequences follow each
+    # other.
     sequence_starts = np.repeat(token_offsets[:-1], np.diff(span_offsets))
     at = spans["token_start"] + sequence_starts
     lengths = (spans["token_end"] - spans["token_start"]).astype(np.int64)
@@ -320,11 +321,11 @@ class Resolved:
     sequences (`packed`). Offsets have shape (n + 1,).
 
     `domains` are the sources of each sequence's meta-document or first document.
-    `input_ids` has shape (S,), `document_lengths`, in tokens, (D,). From `chunk_ids` on,
-    all have shape (P,); `chunk_ids` is -1 for separators and special tokens; `metadata`
-    is that of the document, as JSON, None if its source has no metadata columns;
-    `token_starts` and `token_ends` count from the start of the row. `texts` is empty
-    where they are not wanted.
+    `input_ids` has shape (S,), `document_lengths`, in tokens, (D,). From `chunk_ids`
+    on, all have shape (P,); `chunk_ids` is -1 for separators and special tokens;
+    `metadata` is that of the document, as JSON, None if its source has no metadata
+    columns; `token_starts` and `token_ends` count from the start of the row. `texts` is
+    empty where they are not wanted.
     """
 
     sequence_ids: list[str]

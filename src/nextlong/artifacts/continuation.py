@@ -3,12 +3,15 @@
 In:  the texts of chunks, and whether each begins its document. Out: the ids, offsets or decoded text that the chunk has
 within its document.
 
-The tokenizers of Llama 2, Mistral and other SentencePiece models put a space before a text (`Prepend`, `Metaspace`,
-`add_prefix_space`). In Hugging Face `tokenizers` that space stands at the start of a document, and a chunk that continues
-its document must not get one. Switching it off in a copy of the tokenizer is not exact: added tokens inside the chunk are
-followed by a space too, and `Prepend` is part of how added tokens are matched. Therefore a continuation is encoded after
-a short context, whose ids are then removed. This is exact if the ids begin with those of the context alone: BPE and
-Unigram then treat the rest as a text of its own. A chunk that merges with one context is encoded after the next one.
+The tokenizers of Llama 2, Mistral and other SentencePiece models put a space before a
+text (`Prepend`, `Metaspace`, `add_prefix_space`). In Hugging Face `tokenizers` that
+space stands at the start of a document, and a chunk that continues its document must
+not get one. Switching it off in a copy of the tokenizer is not exact: added tokens
+inside the chunk are followed by a space too, and `Prepend` is part of how added tokens
+are matched. Therefore a continuation is encoded after a short context, whose ids are
+then removed. This is exact if the ids begin with those of the context alone: BPE and
+Unigram then treat the rest as a text of its own. A chunk that merges with one context
+is encoded after the next one.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class Context(NamedTuple):
 def contexts_of(tokenizer: Tokenizer) -> tuple[Context, ...]:
     """Return the contexts for continuations; () if the tokenizer puts no space before a text.
 
-    Raises TokenizerError for a tokenizer that puts a space before a text, but restores none of the contexts.
+    Raises TokenizerError for a tokenizer that puts a space before a text, but restores
+    none of the contexts.
     """
     if not _adds_space(tokenizer):
         return ()

@@ -164,7 +164,8 @@ def document_columns(
 def _document_table(file: FileVersion, names: tuple[str, ...]) -> pa.Table:
     """Return the named columns of a DOCUMENTS file, as far as it has them.
 
-    Those of the first shards stay in memory, for callers that look up block after block.
+    Those of the first shards stay in memory, for callers that look up block after
+    block.
     """
     global _cached_bytes
     if (file, names) in _cached_tables:

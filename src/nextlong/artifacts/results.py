@@ -116,12 +116,13 @@ class DraftResult(TaskResult):
     """Drafts of one task, and dropped documents by reason.
 
     `limited` is True if more drafts are possible; `starved` counts drafts given up for
-    lack of neighbours. `near_duplicates` and `repeated_passages` count negatives filtered
-    out of extended drafts, None if they are allowed. `near_duplicate_documents` and
-    `unshared_keywords` (documents without a keyword in common with others) count
-    documents that a method of whole documents filters out. `dropped_examples` holds a
-    document's first chunk, chunks and tokens; `near_duplicate_examples` a chunk, and the
-    first chunk and number of chunks of the text that it repeats.
+    lack of neighbours. `near_duplicates` and `repeated_passages` count negatives
+    filtered out of extended drafts, None if they are allowed.
+    `near_duplicate_documents` and `unshared_keywords` (documents without a keyword in
+    common with others) count documents that a method of whole documents filters out.
+    `dropped_examples` holds a document's first chunk, chunks and tokens;
+    `near_duplicate_examples` a chunk, and the first chunk and number of chunks of the
+    text that it repeats.
     """
 
     drafts: int
@@ -172,11 +173,11 @@ class TokensFiles(StepFiles):
 class TokenizerResult(TaskResult):
     """Characters per token (E), and the ids that composing needs.
 
-    `chars_per_token` is configured, or measured on `measured_chunks` chunks. `vocab_size`
-    is the highest id plus one; `separator_ids` are the separator's; `special_texts` are
-    the decoded separator, bos and eos. `lost_share` is the fraction of the text that
-    decoding does not restore. `ordinary` are the keys, bos and eos, that name an ordinary
-    token rather than a special one.
+    `chars_per_token` is configured, or measured on `measured_chunks` chunks.
+    `vocab_size` is the highest id plus one; `separator_ids` are the separator's;
+    `special_texts` are the decoded separator, bos and eos. `lost_share` is the fraction
+    of the text that decoding does not restore. `ordinary` are the keys, bos and eos,
+    that name an ordinary token rather than a special one.
     """
 
     chars_per_token: float

@@ -172,9 +172,9 @@ def rank_positions(
 ) -> Ints:
     """Return the positions in the epoch's order that a rank reads: every world_size-th.
 
-    All ranks together have read `start` rows. If the rows do not divide evenly among the
-    ranks, the rest is kept (the first ranks read one more), dropped, or filled up with
-    the first rows of the epoch, so that all ranks read the same number.
+    All ranks together have read `start` rows. If the rows do not divide evenly among
+    the ranks, the rest is kept (the first ranks read one more), dropped, or filled up
+    with the first rows of the epoch, so that all ranks read the same number.
     """
     # Each rank takes every world_size-th of the rows that are left.
     left = rows - start
@@ -188,8 +188,8 @@ def rank_positions(
 def worker_part(positions: Ints, *, worker: int, workers: int, batch_size: int) -> Ints:
     """Return the positions of a rank that one of its workers reads.
 
-    Every `workers`-th batch: a DataLoader takes batches from its workers in turn, so the
-    batches are in order for any number of workers.
+    Every `workers`-th batch: a DataLoader takes batches from its workers in turn, so
+    the batches are in order for any number of workers.
     """
     batches = np.arange(len(positions)) // batch_size
     read: Ints = positions[batches % workers == worker]

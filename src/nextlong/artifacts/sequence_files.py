@@ -61,11 +61,11 @@ class _TokenShard(NamedTuple):
 class TokenStore:
     """The tokens of all chunks that drafts refer to, by chunk id.
 
-    `tokens` are the files of rows, of offsets and of ids, one of each kind per shard, in
-    shard order. They are memory-mapped arrays: `rows` (n,), the sorted chunk rows that
-    were tokenized, `offsets` (n + 1,) and `ids`; chunk row `rows[i]` has the tokens
-    `ids[offsets[i]:offsets[i + 1]]`. `documents` and `chunks` are used only to name a
-    chunk in an error.
+    `tokens` are the files of rows, of offsets and of ids, one of each kind per shard,
+    in shard order. They are memory-mapped arrays: `rows` (n,), the sorted chunk rows
+    that were tokenized, `offsets` (n + 1,) and `ids`; chunk row `rows[i]` has the
+    tokens `ids[offsets[i]:offsets[i + 1]]`. `documents` and `chunks` are used only to
+    name a chunk in an error.
 
     A process keeps its maps from task to task: opening and faulting them again took a
     third of the look-up time of an export.
@@ -115,12 +115,13 @@ class TokenStore:
 
         `starts` are those of `bounds`.
         """
-        # One shard after the other: a block of sequences may refer to more shards than a
-        # process may have open files.
+        # One shard after the other: a block of sequences may refer to more shards than
+        # a process may have open files.
         shards = schemas.shard_of(chunk_ids)
         order = np.argsort(shards, kind="stable")
         columns = [column[order].tolist() for column in (shards, starts, at, lengths)]
-        # Slices of memoryviews cost half as much as slices of arrays, but do not convert.
+        # Slices of memoryviews cost half as much as slices of arrays, but do not
+        # convert.
         is_same_type = target.dtype == np.int32
         into: Any = target.data if is_same_type else target
         shard_before = -1
@@ -247,10 +248,10 @@ def special_ids(done: Artifacts) -> SpecialIds:
 class SequenceFiles:
     """The SEQUENCES files of a finished run, and the files that they refer to.
 
-    `take` says how many sequences of each file belong to the data set. CHUNKS and hashes
-    have one file per shard. Runs whose chunk ids mean the same chunks have the same
-    `corpus_id`. `special_texts` maps roles to the text of separators and special tokens.
-    The characters of a cut chunk are computed from `token_chars` (TOKEN_CHARS).
+    `take` says how many sequences of each file belong to the data set. CHUNKS and
+    hashes have one file per shard. Runs whose chunk ids mean the same chunks have the
+    same `corpus_id`. `special_texts` maps roles to the text of separators and special
+    tokens. The characters of a cut chunk are computed from `token_chars` (TOKEN_CHARS).
 
     `fingerprint` is that of the step `compose`: it covers the texts, the tokenizer and
     every setting that the token ids depend on.

@@ -59,8 +59,8 @@ def flattened(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     """Return the settings of a recipe that differ from another, by dotted key.
 
-    None if only the other has the key. Options of a method or an encoder that one recipe
-    lacks count as their defaults.
+    None if only the other has the key. Options of a method or an encoder that one
+    recipe lacks count as their defaults.
     """
     ours = _settings_of(recipe)
     theirs = _settings_of(first)

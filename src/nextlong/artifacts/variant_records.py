@@ -31,7 +31,8 @@ _RECORDS: Final = f"{_VARIANTS_FOLDER}/[!.]*.json"
 _STEP_FOLDERS: Final = "[0-9][0-9]-*"
 INPUTS: Final = "inputs.json"  # the files that runs in a directory have read
 DATA: Final = "data"  # the folder of the finished rows, in a run directory
-# In a run directory whose variants and steps were all removed, and at the root of a disk.
+# In a run directory whose variants and steps were all removed, and at the root of a
+# disk.
 _OWN_NAMES: Final = frozenset({_VARIANTS_FOLDER, _RUN_FILE, "lost+found"})
 RESUME: Final = "`nextlong run RECIPE` resumes it"
 

@@ -77,8 +77,8 @@ def run(args: Namespace) -> None:
 
     # Python may report a Ctrl-C during an import as an unhandled exception.
     with held_back():
-        # Started even if no step has to run: workers import while this process still has
-        # half a second of imports to do.
+        # Started even if no step has to run: workers import while this process still
+        # has half a second of imports to do.
         if recipe.executor == "local":
             local.start_server(preloaded(recipe.encoder))
         import nextlong.runs.export  # noqa: F401

@@ -129,8 +129,8 @@ def one_thread() -> Iterator[None]:
     """Use one thread in this process, also in libraries that are loaded later.
 
     The last bits of a matrix product depend on the number of threads. On the small
-    matrices of a report, threads that wait for each other beside busy workers took 2.8 s
-    instead of 0.05 s.
+    matrices of a report, threads that wait for each other beside busy workers took 2.8
+    s instead of 0.05 s.
     """
     # Libraries read the variables when they are loaded; those that are loaded already
     # have to be told.

@@ -1,10 +1,11 @@
 """Local: run tasks in processes of this machine.
 
 Workers are forked from a server process that has imported the heavy libraries once, so
-they share its memory and start in milliseconds. Each worker uses one thread: parallelism
-comes from tasks, because the last bits of a matrix product must not depend on the number
-of cores. Workers end with the process that started them, even if it is killed. They are
-reused by later steps, unless their memory has grown: then new workers replace them.
+they share its memory and start in milliseconds. Each worker uses one thread:
+parallelism comes from tasks, because the last bits of a matrix product must not depend
+on the number of cores. Workers end with the process that started them, even if it is
+killed. They are reused by later steps, unless their memory has grown: then new workers
+replace them.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class LocalExecutor(Executor):
         self.cpus = cpus
         self._count_gpus = count_gpus
         self._preload = list(preload)
-        # The pool of all processors (key None), and one process per GPU, which keeps its
-        # model loaded.
+        # The pool of all processors (key None), and one process per GPU, which keeps
+        # its model loaded.
         self._pools: dict[int | None, ProcessPoolExecutor] = {}
         self._grown_mb = 0.0  # largest memory growth of a worker since its start
         self._running: dict[Future[tuple[Any, float]], _Running] = {}

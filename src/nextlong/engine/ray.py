@@ -1,9 +1,9 @@
 """Ray: run tasks on a cluster whose nodes all see the run directory under the same path.
 
 Or on one started on this machine. Tasks are the same calls as in `local`. A task whose
-worker or node is lost is retried on another; a task that raises an error is not. What runs
-on a node first checks that the node has the code and the folders of the head: it is sent
-by value, because the node may import another version of this module, or none.
+worker or node is lost is retried on another; a task that raises an error is not. What
+runs on a node first checks that the node has the code and the folders of the head: it
+is sent by value, because the node may import another version of this module, or none.
 
 A task that needs a GPU runs in an actor that owns one GPU for its whole life: the actor
 keeps its model loaded, and CUDA never sees another device than at the start. Actors

@@ -47,10 +47,10 @@ def run_steps(
 ) -> dict[str, Artifact]:
     """Run every step that is not finished.
 
-    Return all by name in the given order, after the `known` ones. `only` names the steps
-    to run, if not all of them; steps keep their places on the route, which number their
-    folders. The caller holds the lock of the run directory. Raises RunError for altered
-    files, a full disk or an unwritable folder, and any NextlongError of a task.
+    Return all by name in the given order, after the `known` ones. `only` names the
+    steps to run, if not all of them; steps keep their places on the route, which number
+    their folders. The caller holds the lock of the run directory. Raises RunError for
+    altered files, a full disk or an unwritable folder, and any NextlongError of a task.
     """
     finished = dict(known or {})
     numbered = enumerate(steps, start=len(finished) + 1)
@@ -185,8 +185,8 @@ class _Running:
     """A running step.
 
     Joins are numbered after its tasks; `_parts` holds the results of finished tasks by
-    number. With `among`, the tasks of one array job, files that other jobs may be writing
-    are left alone.
+    number. With `among`, the tasks of one array job, files that other jobs may be
+    writing are left alone.
     """
 
     def __init__(
@@ -210,7 +210,8 @@ class _Running:
             self._joins = dict(enumerate(work.joins, start=len(work.tasks)))
             store.remove_leftovers(folder)
         self._parts = store.confirmed_parts(folder, among=numbers)
-        # Members of a finished join are not run again; a kill may have left their files.
+        # Members of a finished join are not run again; a kill may have left their
+        # files.
         replaced: set[int] = set()
         for number in self._joins.keys() & self._parts.keys():
             replaced.update(self._replace(number))
@@ -244,8 +245,8 @@ class _Running:
             for member in join.members:
                 self._join_of[member] = number
             self._missing[number] = len({*join.members} - self._parts.keys())
-        # A join whose members are all finished comes first, so that few files of members
-        # exist at a time.
+        # A join whose members are all finished comes first, so that few files of
+        # members exist at a time.
         ready = [number for number, missing in self._missing.items() if not missing]
         self._left.extendleft(ready)
 
@@ -409,8 +410,8 @@ def run_array_job(
 
     Counted from 1; return (tasks run, all tasks). The jobs of an array share the run
     directory and leave the files and markers of their tasks. An ordinary run confirms
-    them, runs missing tasks, and writes the manifest. Raises RunError if there is no such
-    step, or one of its inputs is not finished.
+    them, runs missing tasks, and writes the manifest. Raises RunError if there is no
+    such step, or one of its inputs is not finished.
     """
     place, step = _step_of(steps, name)
     finished = {}

@@ -1,10 +1,10 @@
 """Step: a pure function from finished steps to files, described before it runs.
 
-A step has a name, a version, a config and inputs; their hash is its fingerprint, and its
-folder is `NN-name-<fingerprint>`. Changing a setting changes the fingerprint of this step
-and of all later ones, and of no other. Tasks are created once the inputs are finished,
-because only then the number of shards is known. Each task writes the same bytes anywhere
-and at any time.
+A step has a name, a version, a config and inputs; their hash is its fingerprint, and
+its folder is `NN-name-<fingerprint>`. Changing a setting changes the fingerprint of
+this step and of all later ones, and of no other. Tasks are created once the inputs are
+finished, because only then the number of shards is known. Each task writes the same
+bytes anywhere and at any time.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Task = Callable[[Path], TaskResult]  # its argument is the stem of its output fi
 class Join:
     """An additional task of a step that starts when the tasks `members` are finished.
 
-    `make` receives the results of the members in order. With `replaces`, the files of the
-    join replace those of its members, which are deleted once its own are on disk; it
-    returns the step's `result`, and only that is recorded in the manifest.
+    `make` receives the results of the members in order. With `replaces`, the files of
+    the join replace those of its members, which are deleted once its own are on disk;
+    it returns the step's `result`, and only that is recorded in the manifest.
     """
 
     members: Sequence[int]
@@ -50,9 +50,9 @@ class Join:
 class Work:
     """The tasks of a step whose inputs are finished.
 
-    Each runs on `threads` threads; joins, which only copy bytes, on one. `gpu` overrides
-    the step's declaration if only the inputs show whether tasks cannot use a GPU
-    ("unused") or need one ("needed", so that a growing cluster is waited for).
+    Each runs on `threads` threads; joins, which only copy bytes, on one. `gpu`
+    overrides the step's declaration if only the inputs show whether tasks cannot use a
+    GPU ("unused") or need one ("needed", so that a growing cluster is waited for).
     """
 
     tasks: Sequence[Task]
@@ -218,8 +218,8 @@ class Artifact:
     def results(self, kind: type[_ResultT]) -> list[_ResultT]:
         """Return the result of each task in order, except that of a closing task.
 
-        Raises RunError if a result does not match `kind`, as in a manifest of an earlier
-        version.
+        Raises RunError if a result does not match `kind`, as in a manifest of an
+        earlier version.
         """
         results = []
         for part in self.manifest["parts"]:

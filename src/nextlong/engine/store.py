@@ -217,9 +217,9 @@ def commit_part(
 def confirmed_parts(folder: Path, *, among: Iterable[int]) -> dict[int, TaskPart]:
     """Return the markers, by task, of tasks of an unfinished step with intact files.
 
-    Of those tasks `among`. A file is intact if it has its recorded size and modification
-    time, or else its recorded hash. So a run of hundreds of terabytes resumes without
-    reading them again.
+    Of those tasks `among`. A file is intact if it has its recorded size and
+    modification time, or else its recorded hash. So a run of hundreds of terabytes
+    resumes without reading them again.
     """
     names = {_MARKER.format(index) for index in among}
     paths = sorted(path for path in folder.glob(".part-*.json") if path.name in names)
@@ -350,7 +350,8 @@ def locked(
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError as error:
-            # Linux raises this in folders such as /proc, in which nothing can be created.
+            # Linux raises this in folders such as /proc, in which nothing can be
+            # created.
             raise RunError(
                 where=error.filename,
                 problem="it cannot be created",

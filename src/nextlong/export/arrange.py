@@ -204,8 +204,8 @@ def _shares_chunks(
 ) -> NDArray[np.bool_]:
     """Return which sequences of train share a chunk with one that is held out.
 
-    Ids are compared only within the same CHUNKS; between runs with different CHUNKS only
-    the split by key holds.
+    Ids are compared only within the same CHUNKS; between runs with different CHUNKS
+    only the split by key holds.
     """
     # (m,) each, for every chunk of every sequence: its id, the sequence, and the number
     # of its CHUNKS.

@@ -5,9 +5,9 @@ Out: the same files at the destination, each complete under its final name or ab
      Index files and cards are sent last, because readers that find one of them expect
      all other files.
 
-A second push resumes an interrupted one: `.nextlong-push.json` at the destination records
-every file that a push has started to send and the hash of those that arrived, so that a
-resumed push reads nothing back.
+A second push resumes an interrupted one: `.nextlong-push.json` at the destination
+records every file that a push has started to send and the hash of those that arrived,
+so that a resumed push reads nothing back.
 """
 
 from __future__ import annotations
@@ -67,10 +67,11 @@ _ATTEMPTS: Final = 5
 _FIRST_PAUSE_S: Final = 1.0
 _MARKER: Final = ".nextlong-push-check"
 _COMMITS: Final = frozenset({"hf"})
-# Object stores show an upload only when it is complete; elsewhere files are sent under a
-# temporary name first.
+# Object stores show an upload only when it is complete; elsewhere files are sent under
+# a temporary name first.
 _ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
-# By file name: its `bytes`, its `xxh3` in hex, and whether it is `whole`, i.e. has arrived.
+# By file name: its `bytes`, its `xxh3` in hex, and whether it is `whole`, i.e. has
+# arrived.
 _Record = dict[str, Json]
 
 
@@ -409,8 +410,8 @@ class Destination:
     def delivered_steps(self) -> dict[str, str] | None:
         """Return the fingerprint of each split that was delivered here.
 
-        None where that is unknown: a push that was interrupted before it wrote this file
-        may be resumed.
+        None where that is unknown: a push that was interrupted before it wrote this
+        file may be resumed.
         """
         try:
             text = self.fs.cat_file(self.at(DELIVERED))

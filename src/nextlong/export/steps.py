@@ -65,13 +65,14 @@ from nextlong.recipe import Export
 from nextlong.sequences.tokenizer import special_id
 from nextlong.text import Json
 
-# At least so many, so that small data sets are written in parallel as well, within these
-# file sizes, which suit readers.
+# At least so many, so that small data sets are written in parallel as well, within
+# these file sizes, which suit readers.
 MIN_SHARDS = 16
 MIN_SHARD_MB = 8
 MAX_SHARD_MB = 256
 ID_BYTES = 4
-# Tokens resolved at a time, 32 MB of ids: each block reads from every shard that it names.
+# Tokens resolved at a time, 32 MB of ids: each block reads from every shard that it
+# names.
 _BLOCK_TOKENS = 1 << 23
 # Sequences whose references are held at a time, about 100 bytes per span.
 _SEQUENCES_HELD = 4096
@@ -94,9 +95,9 @@ def export_steps(
 ) -> list[Step]:
     """Return the steps that write every format; they read the files of the steps `read`.
 
-    See `read_steps`. `sequences` is the recipe's `compose.sequences`; `others` are those
-    of other runs, with their finished steps. `mix` are the proportions of all runs, the
-    recipe's own first; if empty, all sequences are used.
+    See `read_steps`. `sequences` is the recipe's `compose.sequences`; `others` are
+    those of other runs, with their finished steps. `mix` are the proportions of all
+    runs, the recipe's own first; if empty, all sequences are used.
     """
 
     def files_of_runs(done: Artifacts) -> list[SequenceFiles]:
@@ -471,7 +472,8 @@ def _interleaved(
 ) -> Resolved:
     """Return the sequences of several runs in the order of `runs`, the run of each.
 
-    `resolved` has the sequences of each run in order; they are taken stretch by stretch.
+    `resolved` has the sequences of each run in order; they are taken stretch by
+    stretch.
     """
     if len(resolved) == 1:
         (block,) = resolved.values()

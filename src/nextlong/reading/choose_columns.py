@@ -5,10 +5,10 @@ Out: the columns that can be the text, the best first, and the id column.
 
 A column is judged by type, name and content. Its score is the mean size of its texts,
 times the square of the share of records that have one, times the share of texts that
-differ, times factors for its name and for what its values are like. So a usual name wins over a
-longer column, but not a language code over an article, nor a license that every record
-repeats over a description. Addresses, paths, codes, numbers and encoded data are never
-text.
+differ, times factors for its name and for what its values are like. So a usual name
+wins over a longer column, but not a language code over an article, nor a license that
+every record repeats over a description. Addresses, paths, codes, numbers and encoded
+data are never text.
 """
 
 from __future__ import annotations

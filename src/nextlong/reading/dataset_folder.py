@@ -4,11 +4,12 @@ In:  the names of the files of a folder, its metadata (the YAML of README.md, an
      dataset_dict.json), and the `config` and `split` of the recipe.
 Out: the names of the files to read, and a note on those that are not read.
 
-The rules are those of `datasets` 5 (data_files.py, load.py): `configs` in README.md first,
-then `data/{split}-00000-of-00001.*`, then names of folders and of files such as `train`
-and `test`. Unlike there, these may have capitals: `Test.jsonl` must not be trained on
-either. A split that is not asked for is `train`: a test split must not be trained on
-without a word. Other folders are no data sets, and all of their files are read.
+The rules are those of `datasets` 5 (data_files.py, load.py): `configs` in README.md
+first, then `data/{split}-00000-of-00001.*`, then names of folders and of files such as
+`train` and `test`. Unlike there, these may have capitals: `Test.jsonl` must not be
+trained on either. A split that is not asked for is `train`: a test split must not be
+trained on without a word. Other folders are no data sets, and all of their files are
+read.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ def read_metadata(
 ) -> Metadata:
     """Return the metadata of a folder from the contents of its files.
 
-    These are b"" for missing ones. Raises CorpusError, which begins with `where`, for configs that are not as `datasets`
-    defines them.
+    These are b"" for missing ones. Raises CorpusError, which begins with `where`, for
+    configs that are not as `datasets` defines them.
     """
     card = _front_matter(readme) | _mapping(yaml_file)
     entries = card.get("configs") or []

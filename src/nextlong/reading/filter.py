@@ -25,8 +25,8 @@ from nextlong.reading.records import FilteredItem, FilteredOut, Items, Record
 from nextlong.recipe import Source
 from nextlong.text import Json, first_sentence
 
-# No files and no network, so that the result depends only on the row; and one thread, as
-# in every worker (docs/decisions/0004-processes-with-one-thread.md).
+# No files and no network, so that the result depends only on the row; and one thread,
+# as in every worker (docs/decisions/0004-processes-with-one-thread.md).
 _SETTINGS: Final[Json] = {
     "enable_external_access": "false",
     "threads": "1",

@@ -50,7 +50,8 @@ _DELIMITERS: Final = ";|\t,"
 _HEAD_BYTES: Final = 512
 _MAX_NAME_CHARS: Final = 500  # of a column; a longer one is a text
 
-# Values of these types can be text. A column that is null in every row has its own type.
+# Values of these types can be text. A column that is null in every row has its own
+# type.
 _TEXT_KINDS: Final = (
     pa.types.is_string,
     pa.types.is_large_string,

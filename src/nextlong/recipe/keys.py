@@ -663,8 +663,8 @@ def shortlist_chunks(
     """
     if mine.shortlist_chunks != "auto":
         return mine.shortlist_chunks
-    # Twice the chunks of a draft, while all shortlists together have at most a quarter of
-    # the chunks; in a smaller corpus fewer, but never less than a draft.
+    # Twice the chunks of a draft, while all shortlists together have at most a quarter
+    # of the chunks; in a smaller corpus fewer, but never less than a draft.
     drafted = _draft_chunks(compose, chunk_chars)
     fitting = _LISTED_SHARE * chunks / max(1.0, meta_documents)
     return math.ceil(min(_SHORTLISTED * drafted, max(drafted, fitting)))

@@ -70,8 +70,8 @@ MAX_SAMPLE = 1 << 20
 # it then contains fewer of the k, and more vectors reach the guess.
 _SAMPLED_NEIGHBOURS = 8
 # Queries of a `least_scores` task, which reads the whole sample (2 GB at 1,024
-# dimensions) and multiplies it for a minute. With MOST_QUERIES per task, it took 31 % of
-# the time at 10^8 chunks on 64 nodes (bench/simulate.py).
+# dimensions) and multiplies it for a minute. With MOST_QUERIES per task, it took 31 %
+# of the time at 10^8 chunks on 64 nodes (bench/simulate.py).
 LEAST_SCORES_QUERIES = 2048
 
 _Paths = Sequence[Path]

@@ -239,8 +239,8 @@ def list_documents(
 class Queries(NamedTuple):
     """Queries of some rows of a file.
 
-    `ids` has shape (n,). `exclude`, shape (n, 2), has the range [first, last) of ids that
-    each query excludes. `before` is the number of queries of earlier rows.
+    `ids` has shape (n,). `exclude`, shape (n, 2), has the range [first, last) of ids
+    that each query excludes. `before` is the number of queries of earlier rows.
     """
 
     ids: NDArray[np.int64]

@@ -49,8 +49,8 @@ _SIZE_BOUNDS: Final = [
     "100B",
     "1T",
 ]
-# The hub's words for how many rows a data set has: the first for up to three digits, and
-# each other one for one digit more.
+# The hub's words for how many rows a data set has: the first for up to three digits,
+# and each other one for one digit more.
 _SIZES: Final = (
     "n<1K",
     *(f"{low}<n<{high}" for low, high in pairwise(_SIZE_BOUNDS)),
@@ -82,8 +82,8 @@ _HUB_SPELLINGS: Final = {
 class Split(NamedTuple):
     """A part of the export.
 
-    `files` is a path or glob below its folder; `documents`, each counted once, are those
-    in it.
+    `files` is a path or glob below its folder; `documents`, each counted once, are
+    those in it.
     """
 
     name: str
@@ -147,9 +147,9 @@ def _laid_formats(
 def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
     """Return the facts for the card of some splits of a format.
 
-    The files of the splits are in the folders `below`. `statistics` are label → value in
-    the order of the page; `recipes` are YAML, one per run; `left_out` are the sequences in
-    no split because they share a chunk with validation, and all.
+    The files of the splits are in the folders `below`. `statistics` are label → value
+    in the order of the page; `recipes` are YAML, one per run; `left_out` are the
+    sequences in no split because they share a chunk with validation, and all.
     """
     recipe = written.recipe
     runs = written.runs

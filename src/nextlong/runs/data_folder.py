@@ -54,8 +54,8 @@ def folder_of(variant: variant_records.Variant) -> Path:
 def settle(run_dir: Path) -> None:
     """Move formats in `data/` after `RUN` has come to open another variant.
 
-    Between `data/` and `data/NAME/`. The record in a format's folder says whose it is, so
-    that a move that was interrupted is completed by the next call.
+    Between `data/` and `data/NAME/`. The record in a format's folder says whose it is,
+    so that a move that was interrupted is completed by the next call.
     """
     data = run_dir / variant_records.DATA
     own = variant_records.current(run_dir)
@@ -112,9 +112,9 @@ def place(
     """Make the folder of one format, in place of an earlier one.
 
     `files` are named below the folder, `texts` are the files written here (such as the
-    card) by name, and `delivered` is the record of all of them. What the user put beside
-    the files stays; a file of the user's whose name is now taken gets `.kept` behind its
-    name.
+    card) by name, and `delivered` is the record of all of them. What the user put
+    beside the files stays; a file of the user's whose name is now taken gets `.kept`
+    behind its name.
     """
     new = folder.with_name(f".{folder.name}.new")
     old = folder.with_name(f".{folder.name}.old")

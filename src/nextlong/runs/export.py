@@ -83,7 +83,8 @@ def make(
     ) as session:
         done, variant = session.make_variant()
         run_dir = variant.run_dir
-        # The new variant may be the one that `RUN` opens, whose rows belong into `data/`.
+        # The new variant may be the one that `RUN` opens, whose rows belong into
+        # `data/`.
         data_folder.settle(run_dir)
         is_current = variant_records.current(run_dir) == variant.name
         finished = Run(run_dir if is_current else variant.named)
@@ -122,13 +123,13 @@ def export(
 
     By default those of the first run's recipe. A run is a run directory, or one of its
     variants, `RUN@NAME`; after the first also a file of short documents, which are made
-    into rows of `short_tokens` tokens (default: 8,192, or the first run's length if that
-    is less). `overrides` are `export.key=value`. Several runs are mixed in the
+    into rows of `short_tokens` tokens (default: 8,192, or the first run's length if
+    that is less). `overrides` are `export.key=value`. Several runs are mixed in the
     proportions `mix`, counted in sequences or tokens (default: all of each), and the
     files are written to the first run's directory. Exports that exist already are
     reused; `stale` says what to do with files of another export at `export.push`. In a
-    script, call it under `if __name__ == "__main__":`. Raises NextlongError for mistakes
-    of the user.
+    script, call it under `if __name__ == "__main__":`. Raises NextlongError for
+    mistakes of the user.
     """
     runs = _with_short_documents(runs, tokens=short_tokens, reporter=reporter)
     mixed = [Run(run) for run in runs]

@@ -102,8 +102,8 @@ class Run:
     def __init__(self, run_dir: str | Path) -> None:
         """Open a run directory, or one of its variants, `RUN@NAME`.
 
-        `RUN` alone is the recipe's own settings, or the only variant. Raises RunError if
-        there is no finished run, or one of its files is missing or has another size.
+        `RUN` alone is the recipe's own settings, or the only variant. Raises RunError
+        if there is no finished run, or one of its files is missing or has another size.
         Their bytes are not read: that is for `nextlong verify`.
         """
         named = arguments.path(run_dir, "run_dir", fix="give a run directory")
@@ -235,8 +235,8 @@ class Run:
     def to_datasets(self) -> datasets.Dataset:
         """Return the rows as a `datasets.Dataset`, mapped from the files.
 
-        `.with_format("torch")` gives tensors. Raises RunError if the run exported neither
-        arrow nor parquet, or the package is missing.
+        `.with_format("torch")` gives tensors. Raises RunError if the run exported
+        neither arrow nor parquet, or the package is missing.
         """
         try:
             import datasets
@@ -269,7 +269,8 @@ class Run:
 
     def _read(self, part: int, first: int, last: int) -> Iterator[Sequence]:
         for block in resolve(self.files, part, first=first, take=last):
-            # Spans become objects one sequence at a time: a block may have 16 MB of ids.
+            # Spans become objects one sequence at a time: a block may have 16 MB of
+            # ids.
             columns = _span_columns(block)
             offsets = block.span_offsets.tolist()
             for number, (start, stop) in enumerate(pairwise(offsets)):

@@ -207,8 +207,8 @@ def _needed_folders(
 ) -> set[str]:
     """Return the names of the step folders that kept variants need.
 
-    Other exports and measurements of what a kept variant composed stay too, and the rows
-    that any of them reads.
+    Other exports and measurements of what a kept variant composed stay too, and the
+    rows that any of them reads.
     """
     needed = _folders_of(kept)
     # A variant that is dropped takes its own exports with it.

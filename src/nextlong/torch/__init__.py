@@ -6,8 +6,8 @@
     stream = dataset.stream(batch_size=2)
 
 A row is built from references and memory-mapped tokens when it is read; nothing is
-exported. Splitting, mixing and packing are those of exports (`export/arrange.py`). Needs
-PyTorch, which the rest of the package does not.
+exported. Splitting, mixing and packing are those of exports (`export/arrange.py`).
+Needs PyTorch, which the rest of the package does not.
 """
 
 from __future__ import annotations

@@ -116,11 +116,13 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         for warned in unused_runs(names, sequences.tolist(), split=side):
             warnings.warn(warned.message, stacklevel=2)
         self.rows = Rows(files, index=index, offsets=offsets)
-        # The share of packed rows that holds tokens; rows are shorter instead of padded.
+        # The share of packed rows that holds tokens; rows are shorter instead of
+        # padded.
         room = len(self.rows) * pack if pack is not None else index["length"].sum()
         self.fill = float(index["length"].sum() / room)
         self.columns = _columns(columns)
-        # Padding of documents, and of shorter rows: collate(rows, pad_id=dataset.pad_id).
+        # Padding of documents, and of shorter rows: collate(rows,
+        # pad_id=dataset.pad_id).
         tokenizer = runs[0].steps["tokenizer"].result(TokenizerResult)
         self.pad_id = padding_id(tokenizer.eos_id) if pad_id is None else pad_id
         self._boundaries = boundaries

@@ -1,8 +1,8 @@
 """SequenceStream: one rank's rows of each epoch, dealt to DataLoader workers, resumable.
 
-Each worker computes which rows it reads from (seed, epoch, rank, worker). Progress is one
-number, how many rows all ranks have read, so an epoch resumes exactly, with another number
-of workers or ranks too.
+Each worker computes which rows it reads from (seed, epoch, rank, worker). Progress is
+one number, how many rows all ranks have read, so an epoch resumes exactly, with another
+number of workers or ranks too.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ _MAX_WORKERS: Final = 1024
 _STATE_FIX: Final = "give what SequenceStream.state_dict returned"
 _STATE: Final = ("epoch", "position", "workers", "batch_size", "read", "data")
 
-# The argument of torch.utils.data._utils.fetch._IterableDatasetFetcher.fetch: one index for
-# each row of a batch, or None for a loader with batch_size=None.
+# The argument of torch.utils.data._utils.fetch._IterableDatasetFetcher.fetch: one index
+# for each row of a batch, or None for a loader with batch_size=None.
 _FETCHED: Final = "possibly_batched_index"
 
 
@@ -257,9 +257,10 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         """Raise ArgumentError if the rows go to a loader with batches of another size.
 
         With several workers the loader's order would then differ from the stream's, and
-        a state would lose rows and repeat others. PyTorch tells a data set nothing about
-        its loader, so this looks at the variable in which the function that fetches a
-        batch has one index for each row. Where there is none, nothing is checked.
+        a state would lose rows and repeat others. PyTorch tells a data set nothing
+        about its loader, so this looks at the variable in which the function that
+        fetches a batch has one index for each row. Where there is none, nothing is
+        checked.
         """
         _, workers = _worker()
         # One worker reads every row in order, whatever a batch holds.
@@ -286,11 +287,12 @@ class _EpochStart:
     """The epoch that is read, and the position, in rows of all ranks, where it begins.
 
     Only the first pass over the rows after `begin` starts at the position; each later
-    one reads the whole epoch. Both are in shared memory, because persistent workers must
-    learn of a new epoch. A loader does not tell its workers which pass they serve, so
-    they derive it from the loader's seed and from their number of passes. Neither would
-    do alone: the seed is the same for all passes of persistent workers, and may be set
-    anew before each epoch; a worker that is stopped early has not begun its pass.
+    one reads the whole epoch. Both are in shared memory, because persistent workers
+    must learn of a new epoch. A loader does not tell its workers which pass they serve,
+    so they derive it from the loader's seed and from their number of passes. Neither
+    would do alone: the seed is the same for all passes of persistent workers, and may
+    be set anew before each epoch; a worker that is stopped early has not begun its
+    pass.
     """
 
     def __init__(self) -> None:

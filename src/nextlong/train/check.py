@@ -7,9 +7,9 @@ Out: what was compared; an error where documents of a packed row see each other,
 The check finds faults that would stay silent, on a small packed batch. No document may
 change the outputs of another (convolutions and state-space layers read across borders):
 the first and last token of a document are changed, and every output of the other
-documents must stay the same, bit for bit. And the loss must be the one of the model's own
-forward pass for each document alone: it may scale its logits or add an auxiliary loss
-that a training loop does not know.
+documents must stay the same, bit for bit. And the loss must be the one of the model's
+own forward pass for each document alone: it may scale its logits or add an auxiliary
+loss that a training loop does not know.
 """
 
 from __future__ import annotations

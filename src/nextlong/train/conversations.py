@@ -4,8 +4,8 @@ In:  a file with one conversation per line, `messages` and optionally `tools`, a
      OpenAI and TRL write them; a tokenizer with a chat template.
 Out: the ids of each conversation, and which of them are to be predicted.
 
-Answers are located in the rendered text, not in the ids: a tokenizer may join the end of
-the template's prompt and the beginning of the answer into one token, such as a line
+Answers are located in the rendered text, not in the ids: a tokenizer may join the end
+of the template's prompt and the beginning of the answer into one token, such as a line
 break before a line break. That token belongs to the answer, as in transformers'
 `return_assistant_tokens_mask`.
 """

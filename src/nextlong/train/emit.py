@@ -144,8 +144,8 @@ class Settings:
     tokens: tokens of all rows
     eos_id: the id that ends a sequence, if there is one
 
-    Raises RecipeError if the devices do not fill machines, or cannot share a step's rows
-    evenly.
+    Raises RecipeError if the devices do not fill machines, or cannot share a step's
+    rows evenly.
     """
 
     recipe: TrainRecipe

@@ -3,8 +3,8 @@
 In:  a training recipe, the model's config and the lengths of the rows; no weights.
 Out: memory, operations and hours (`nextlong train RECIPE --dry-run`).
 
-Memory follows from a formula (`memory.py`). Hours on a GPU follow from operations at the
-share of the data sheet's peak that both of the paper's trainings had; here they are
+Memory follows from a formula (`memory.py`). Hours on a GPU follow from operations at
+the share of the data sheet's peak that both of the paper's trainings had; here they are
 measured on one and two layers of the model.
 """
 
@@ -44,8 +44,8 @@ _DEVICES: Final = {
     "H200": (989.0, 141),
     "B200": (2250.0, 192),
 }
-# Model FLOP/s over peak that gives 15 h for the paper's 128K training (64 H100) and 20 h
-# for 512K (128 H100), to within 10 %.
+# Model FLOP/s over peak that gives 15 h for the paper's 128K training (64 H100) and 20
+# h for 512K (128 H100), to within 10 %.
 _UTILISATION: Final = 0.195
 _SAMPLED_STEPS: Final = 200
 _SAMPLED_ROWS: Final = 64

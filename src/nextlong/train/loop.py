@@ -297,8 +297,8 @@ class _Training:
     def save(self, step: int, *, stopped_because: str | None = None) -> None:
         """Write the checkpoint of `step` steps done, then remove old ones.
 
-        Also removed is what a kill left half written or half removed. Raises RunError if
-        the disk fails; earlier checkpoints are kept.
+        Also removed is what a kill left half written or half removed. Raises RunError
+        if the disk fails; earlier checkpoints are kept.
         """
         folder = self.ready.out / CHECKPOINTS / f"step-{step:06d}"
         record = folder / RECORD

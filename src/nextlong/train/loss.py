@@ -4,10 +4,10 @@ In:  the decoder's last hidden states (1, T, width), and labels (1, T), not shif
      where nothing is to be predicted.
 Out: the loss of each token, or their sum divided by `num_items_in_batch`, float32.
 
-At 131,072 tokens and 128,256 words the logits are 67 GB in float32, here 1 GB at a time:
-the backward pass computes the logits of each block again, which takes under 1 % of the
-operations of a step of Llama-3-8B at that length. Logits, cross entropy and the sum of
-the head's gradient over the blocks are in float32 whatever the model computes in
+At 131,072 tokens and 128,256 words the logits are 67 GB in float32, here 1 GB at a
+time: the backward pass computes the logits of each block again, which takes under 1 %
+of the operations of a step of Llama-3-8B at that length. Logits, cross entropy and the
+sum of the head's gradient over the blocks are in float32 whatever the model computes in
 (torch 2.11 has no `torch.nn.functional.linear_cross_entropy`, and that of 2.13 rounds
 the gradient to bfloat16).
 """

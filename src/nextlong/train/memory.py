@@ -204,9 +204,9 @@ def sharded_memory(
 ) -> PeakMemory:
     """Return the peak memory of each of several GPUs under torchtitan.
 
-    FSDP2 shards float32 weights, gradients and states, and gathers layers and the output
-    head in bfloat16. Context parallelism divides the `tokens` of a row; each rank
-    gathers the keys and values of the whole row for one layer at a time.
+    FSDP2 shards float32 weights, gradients and states, and gathers layers and the
+    output head in bfloat16. Context parallelism divides the `tokens` of a row; each
+    rank gathers the keys and values of the whole row for one layer at a time.
     """
     # Activations are of a rank's own tokens, in bfloat16 throughout.
     local_tokens = tokens // ranks_per_row
@@ -296,8 +296,8 @@ def _loss(recipe: TrainRecipe, layer: _Layer, tokens: int, *, is_gpu: bool) -> i
     hidden = layer.norm * sizes.width + layer.input
     head_gradient = _FLOAT32 * head
     kept = tokens * hidden + rounded_head + head_gradient
-    # The gradient of the states is made in blocks, which are joined behind the last; the
-    # head's gradient by one block is added to that of all.
+    # The gradient of the states is made in blocks, which are joined behind the last;
+    # the head's gradient by one block is added to that of all.
     at_block = logit * block_tokens * sizes.vocabulary + tokens * layer.input
     at_end = 2 * tokens * layer.input + head_gradient
     return kept + max(at_block, at_end)

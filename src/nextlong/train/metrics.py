@@ -6,8 +6,8 @@ Out: `metrics.jsonl`, `held_out.jsonl`, `loss.svg` and `loss.png`, and lines on 
 
 Held-out losses are measured by role, by position, and by distance to the previous
 meta-chunk. A loss of meta-chunks that falls at long distances, while that of negatives
-does not fall alone, is what the method is for: a meta-chunk depends on the previous one,
-thousands of tokens back.
+does not fall alone, is what the method is for: a meta-chunk depends on the previous
+one, thousands of tokens back.
 """
 
 from __future__ import annotations
@@ -321,8 +321,8 @@ def tally(
 def _distance_groups(spans: NDArray[np.void]) -> NDArray[np.int64]:
     """Return the group of each span by distance, (spans,), −1 of what is no meta-chunk.
 
-    The distance is the tokens between a meta-chunk and the previous one of its sequence;
-    those between two sequences count for nothing.
+    The distance is the tokens between a meta-chunk and the previous one of its
+    sequence; those between two sequences count for nothing.
     """
     meta_spans = np.flatnonzero(spans["role"] == META)
     metas = spans[meta_spans]

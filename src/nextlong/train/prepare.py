@@ -4,9 +4,9 @@ In:  the recipe.
 Out: what every engine needs before a model is loaded: rows, tokenizer, config with the
      RoPE base set for the rows, and which rows each step reads.
 
-All errors in the data are found here, before a device is used. The rows of a step depend
-only on the seed and the step, so an interrupted training resumes at the next row, and of
-the data only a fingerprint is saved.
+All errors in the data are found here, before a device is used. The rows of a step
+depend only on the seed and the step, so an interrupted training resumes at the next
+row, and of the data only a fingerprint is saved.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ Out: the config changed, and notes on it; config.json with the keys of transform
 
 transformers 5 keeps the base in `config.rope_parameters["rope_theta"]` and silently
 ignores `config.rope_theta = …` and `from_pretrained(rope_theta=…)`. So the base is set
-there before the model is made: the base of the recipe is the one that the model computes
-with, is saved with, and is loaded with.
+there before the model is made: the base of the recipe is the one that the model
+computes with, is saved with, and is loaded with.
 """
 
 from __future__ import annotations
@@ -128,8 +128,8 @@ def _is_scaled_by_longest(config: PretrainedConfig, *, max_tokens: int) -> bool:
 def write_rope_keys(folder: Path) -> None:
     """Add the RoPE keys of transformers 4 to the config.json of a folder, if it has one.
 
-    transformers 5 writes `rope_parameters` alone. Version 4, and servers that follow it,
-    ignore that key: they would silently compute with a base of 10,000.
+    transformers 5 writes `rope_parameters` alone. Version 4, and servers that follow
+    it, ignore that key: they would silently compute with a base of 10,000.
     """
     path = folder / "config.json"
     # Adapters alone have none.

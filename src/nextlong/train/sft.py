@@ -4,8 +4,8 @@ In:  a training recipe with `data.chat` and `model.path`.
 Out: `out/`: recipe.yaml, TRL's own checkpoints and logs, final/.
 
 TRL trains on the rows of nextlong's loop, in the same order, with a loss on the answers
-alone. TRL's own answer masks need a chat template with `{% generation %}`; ours need one
-that only appends. Attention is nextlong's, without T × T masks.
+alone. TRL's own answer masks need a chat template with `{% generation %}`; ours need
+one that only appends. Attention is nextlong's, without T × T masks.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def _trainer(ready: Prepared) -> Any:
         ) -> Any:
             """Use our learning rates.
 
-            transformers' own lag by one step and know no linear schedule that ends above
-            0.
+            transformers' own lag by one step and know no linear schedule that ends
+            above 0.
             """
             self.lr_scheduler = LambdaLR(
                 optimizer or self.optimizer, recipe.training.lr_share

@@ -127,11 +127,11 @@ class _ParquetRow(NamedTuple):
 def _parquet_rows(data: Data, *, split: str) -> TrainingRows:
     """Return the rows of Parquet files, written here or by others.
 
-    They have a column `input_ids` and, optionally, `seq_lengths`, `spans`, `labels` (not
-    shifted, −100 where nothing is to be predicted) and `attention_mask` (0: padding at
-    the end). Rows are in the order of the files' names. A row group is read when one of
-    its rows is requested, and kept for the next row. Validation rows are sampled by
-    keyed hash of the row's number.
+    They have a column `input_ids` and, optionally, `seq_lengths`, `spans`, `labels`
+    (not shifted, −100 where nothing is to be predicted) and `attention_mask` (0:
+    padding at the end). Rows are in the order of the files' names. A row group is read
+    when one of its rows is requested, and kept for the next row. Validation rows are
+    sampled by keyed hash of the row's number.
     """
     stored: list[_ParquetRow] = []
     # Of the files' metadata (offsets and statistics of all columns), and of which rows
@@ -289,8 +289,8 @@ def _spans_of(
     spans["role"] = [ROLES.index(span["role"]) for span in row_spans]
     ends = np.cumsum(lengths)
     spans["sequence"] = np.searchsorted(ends, spans["first"], side="right")
-    # `group` numbers the meta-chunks that negatives follow, or the original documents of
-    # a concatenation.
+    # `group` numbers the meta-chunks that negatives follow, or the original documents
+    # of a concatenation.
     starts_group = spans["role"] == META
     if not starts_group.any():
         documents = np.array([span["doc_id"] for span in row_spans])
@@ -432,8 +432,8 @@ def _chat_rows(
         if len(ids) > data.pack:
             dropped += 1
             continue
-        # Next fit in file order: conversations stay whole, and the order of rows is that
-        # of the file.
+        # Next fit in file order: conversations stay whole, and the order of rows is
+        # that of the file.
         if len(ids) > free_tokens:
             rows.append([])
             free_tokens = data.pack

@@ -1,7 +1,8 @@
 """Prompts and scores are HELMET's: recorded by running its data.py, utils.py and model_utils.py at the commit in helmet.json.
 
-`write_data`'s and `write_intents`'s files and those in the recording were its input; a tokenizer of bytes stood for Llama 2's, and
-what it draws without a seed (the examples of NarrativeQA) was drawn with 42.
+`write_data`'s and `write_intents`'s files and those in the recording were its input; a
+tokenizer of bytes stood for Llama 2's, and what it draws without a seed (the examples
+of NarrativeQA) was drawn with 42.
 """
 
 import hashlib
@@ -55,7 +56,8 @@ def digest(text):
 )
 def test_prompts_and_answers_are_helmets(task, data):
     expected = RECORDED["prompts"][task]
-    # A negative overhead is room enough, so that nothing is cut but stories, by Llama 2's tokens.
+    # A negative overhead is room enough, so that nothing is cut but stories, by Llama
+    # 2's tokens.
     request = TaskRequest(
         RECORDED["length"],
         TextTokenizer(word_tokenizer()),

@@ -1,6 +1,7 @@
 """Prompts and answers are NVIDIA's: recorded by running its scripts/data/synthetic at the commit that ruler.json names.
 
-Their input were `write_data`'s files, the words of wonderwords 3.0.1 and `word_tokenizer`.
+Their input were `write_data`'s files, the words of wonderwords 3.0.1 and
+`word_tokenizer`.
 """
 
 import hashlib

@@ -238,7 +238,8 @@ def test_stories_are_cut_by_llama_2s_tokens_and_then_by_the_models_own(
                 len(story.encode()) <= length - sample.max_new_tokens - 199
             )  # Llama 2's are bytes here
             assert tokenizer.count(sample.text) + sample.max_new_tokens <= length
-            # Bytes are the model's tokens too, and the examples beside the story leave less room than HELMET keeps.
+            # Bytes are the model's tokens too, and the examples beside the story leave
+            # less room than HELMET keeps.
             is_omitted = story.endswith(" ... [the rest of the text is omitted]")
             assert is_omitted == (backend.get_vocab_size() > 256)
 

@@ -68,7 +68,8 @@ def test_losses_are_those_of_plain_forward_passes(model):
     assert third.with_earlier == pytest.approx(
         mean_loss(model, ids[:211], ids[211:231]), abs=1e-4
     )
-    # Of the control of equal length, each place holds the same token of the other text, repeated.
+    # Of the control of equal length, each place holds the same token of the other text,
+    # repeated.
     stand_in = np.resize(other, len(ids)).tolist()
     replaced = [ids[0], *stand_in[1:40], *ids[40:101]]
     assert second.replaced_earlier == pytest.approx(

@@ -33,7 +33,8 @@ def test_an_oracle_scores_all_and_a_blind_model_nothing(
     request = TaskRequest(length, TextTokenizer(backend), DataFiles(data_folder), 3)
     made = list(islice(task.make(request), 3))
     samples = [sample for sample in made if sample is not None]
-    # HELMET's number of keys is for tokenizers that know more of UUIDs: some are refused.
+    # HELMET's number of keys is for tokenizers that know more of UUIDs: some are
+    # refused.
     assert len(samples) == 3 or (samples and (name, kind) == ("json_kv", "unigram"))
     for sample in samples:
         assert oracle.tokenizer.count(sample.text) + sample.max_new_tokens <= length

@@ -47,7 +47,8 @@ def test_chunks_are_searched_for_chunks_and_documents_for_documents(
         recipe.compose, recipe.mine, chunk_chars=250
     )
     assert nextlong.chunk_chars == 250
-    # 12 sequences: a quarter more documents and 8 are drawn, each with 6 chunks to be searched for.
+    # 12 sequences: a quarter more documents and 8 are drawn, each with 6 chunks to be
+    # searched for.
     assert nextlong.queries == pytest.approx((12 * 1.25 + 8) * 6)
     assert amounts("compose.method=standard").queries == 0
 

@@ -33,7 +33,8 @@ def test_tfidf_equals_scikit_learn():
     texts = topic_texts(200)
     lsa = _fit_lsa(texts, dimensions=8, max_terms=1000, seed=0)
     vocabulary = {term: column for column, term in enumerate(lsa.terms)}
-    # Here and below, because it takes longer to import than all these tests, and each test process imports each file.
+    # Here and below, because it takes longer to import than all these tests, and each
+    # test process imports each file.
     from sklearn.feature_extraction.text import TfidfVectorizer
 
     theirs = TfidfVectorizer(
@@ -62,7 +63,8 @@ def test_terms_follow_the_document_frequency_rule_and_frequency():
     ]
     texts += ["common five five"] * 2 + ["common"] * 3
     lsa = _fit_lsa(texts, dimensions=2, max_terms=2, seed=0)
-    # common is in all texts, rare1 and odd in one; twice and five occur 4 times, three 3 times.
+    # common is in all texts, rare1 and odd in one; twice and five occur 4 times, three
+    # 3 times.
     assert list(lsa.terms) == ["five", "twice"]
     np.testing.assert_allclose(lsa.idf, np.log(11 / 3) + 1, rtol=1e-6)
 
@@ -75,7 +77,8 @@ def test_space_is_that_of_scikit_learns_exact_svd():
 
     exact = TruncatedSVD(6, algorithm="arpack", random_state=0).fit(weights)
     mine = np.linalg.norm(weights @ lsa.components, axis=0)
-    # Four topics, four strong directions; the flat tail behind them is where a randomized SVD approximates.
+    # Four topics, four strong directions; the flat tail behind them is where a
+    # randomized SVD approximates.
     np.testing.assert_allclose(mine[:4], exact.singular_values_[:4], rtol=1e-3)
     np.testing.assert_allclose(mine[4:], exact.singular_values_[4:], rtol=0.05)
     np.testing.assert_allclose(lsa.components.T @ lsa.components, np.eye(6), atol=1e-4)

@@ -78,7 +78,8 @@ def test_opposite_vectors_are_candidates_too(tmp_path):
 
 
 def test_a_tie_in_truth_is_none_that_rounding_decides(tmp_path):
-    # The same 512 numbers in 200 orders have the same sum; added up in float32 they differ in their last bits.
+    # The same 512 numbers in 200 orders have the same sum; added up in float32 they
+    # differ in their last bits.
     draw = np.random.default_rng(1)
     row = draw.standard_normal(512)
     rows = np.array(

@@ -27,7 +27,8 @@ def block(*rows):
     )
 
 
-# Document 1 (chunks 10, 11, 12) is the meta-document of both sequences; in the second, 11 stands behind its negative.
+# Document 1 (chunks 10, 11, 12) is the meta-document of both sequences; in the second,
+# 11 stands behind its negative.
 EXTENDED = block(
     (0, NO_CHUNK, -1, BOS, -1, 0, 1, 0.0),
     (0, 10, 1, META, 0, 1, 4, 1.0),
@@ -42,7 +43,8 @@ EXTENDED = block(
     (1, 11, 1, META, 1, 10, 20, 1.0),
 )
 
-# Documents 4, 5 and 6 of chunks 40-42, 50 and 60-61; then 5 alone, and 6 whose cosine is unknown.
+# Documents 4, 5 and 6 of chunks 40-42, 50 and 60-61; then 5 alone, and 6 whose cosine
+# is unknown.
 CONCATENATED = block(
     (0, 40, 4, DOCUMENT, 0, 0, 5, 1.0),
     (0, NO_CHUNK, -1, SEPARATOR, 0, 5, 6, 0.0),
@@ -104,7 +106,8 @@ def test_distances_are_the_tokens_between_meta_chunks():
 
 
 def test_distances_are_the_tokens_between_parts_of_a_document():
-    # 4 stands in three parts, the second of two chunks; 5 in two; in the next sequence 4 begins anew.
+    # 4 stands in three parts, the second of two chunks; 5 in two; in the next sequence
+    # 4 begins anew.
     parted = block(
         (0, 40, 4, DOCUMENT, 0, 0, 5, NAN),
         (0, 50, 5, DOCUMENT, 1, 5, 9, NAN),

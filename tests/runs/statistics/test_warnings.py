@@ -193,7 +193,8 @@ def test_the_share_after_the_last_meta_chunk_follows_from_the_documents():
     assert enough_meta_chunks({}) is None
 
 
-# Of each check: what is measured on either side of its threshold, what the warning says, and the setting that helps.
+# Of each check: what is measured on either side of its threshold, what the warning
+# says, and the setting that helps.
 THRESHOLDS = [
     (
         "unrelated-negatives",

@@ -68,8 +68,8 @@ def _truncate_middle(
 
     A BOS counts in the first part; a whole text comes without ids.
     """
-    # `bounds` holds the characters [start, end) of each token, so text and ids are cut at
-    # the same places.
+    # `bounds` holds the characters [start, end) of each token, so text and ids are cut
+    # at the same places.
     bounds = request.tokenizer.boundaries(text)
     prefix = len(request.tokenizer.prefix)
     max_tokens = min(request.room - budget, _MAX_TOKENS)
@@ -94,8 +94,8 @@ def _conclusion(answer: str, sample: Sample) -> Sample:
 
 
 def _score(answer: str, sample: Sample) -> dict[str, float]:
-    # As the published `extract_answer`: the stars of bold text are removed, and a letter
-    # in brackets comes first.
+    # As the published `extract_answer`: the stars of bold text are removed, and a
+    # letter in brackets comes first.
     cleaned = answer.replace("*", "")
     match = re.search(r"The correct answer is \(([A-D])\)", cleaned)
     if match is None:

@@ -78,8 +78,8 @@ def _published_needles(data: DataFiles) -> Iterator[_Needle]:
 def _samples(request: TaskRequest, books: tuple[str, ...]) -> Iterator[Sample | None]:
     """Yield every needle at every depth of every text.
 
-    In random order, so that the first N are a fair part of them: the published needles in
-    the published books, or, without books, ours in the haystack.
+    In random order, so that the first N are a fair part of them: the published needles
+    in the published books, or, without books, ours in the haystack.
     """
     if books:
         needles = list(_published_needles(request.data))

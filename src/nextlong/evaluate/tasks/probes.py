@@ -147,7 +147,8 @@ def _summary(losses: Sequence[_ChunkLoss]) -> Json:
     summary: Json = {}
     for name, values in by_name.items():
         summary[name] = float(np.average(values, weights=tokens))
-    # Chunks of one sequence are drawn together, so each is told by its sequence's number.
+    # Chunks of one sequence are drawn together, so each is told by its sequence's
+    # number.
     names = [loss.sequence for loss in losses]
     _, sequence_numbers = np.unique(names, return_inverse=True)
     summary["interval"] = weighted_interval(replaced - whole, tokens, sequence_numbers)
@@ -337,7 +338,8 @@ def _measure_attention(model: HuggingFaceModel, request: TaskRequest) -> Json:
     scores = {}
     by_layer = {}
     for name in rows[0]:
-        # Mean over samples by layer, shape (layers,); the score is the mean over layers.
+        # Mean over samples by layer, shape (layers,); the score is the mean over
+        # layers.
         mean = np.mean([row[name] for row in rows], axis=0)
         scores[name] = float(100 * mean.mean())
         by_layer[name] = [round(float(100 * value), 4) for value in mean]

@@ -1,10 +1,10 @@
 """RULER's 13 tasks (Hsieh et al. 2024, arXiv 2404.06654), as NVIDIA's generator makes them.
 
 Random numbers come from one stream per task, in the order of NVIDIA's scripts
-(scripts/data/synthetic/*.py), so that the same seed, words, essays and tokenizer give the
-same prompts. The context is the largest that fits: a binary search finds its size, and a
-sample that is still too long loses `step` units at a time. Deliberate differences:
-docs/evaluate/ruler.md.
+(scripts/data/synthetic/*.py), so that the same seed, words, essays and tokenizer give
+the same prompts. The context is the largest that fits: a binary search finds its size,
+and a sample that is still too long loses `step` units at a time. Deliberate
+differences: docs/evaluate/ruler.md.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def sentences(text: str) -> tuple[str, ...]:
 def _wonderwords(kind: str) -> tuple[str, ...]:
     """Return a list of the package wonderwords: noun, adjective or verb."""
     required("wonderwords")
-    # Read from the package itself: its own functions draw at random, and the samples need
-    # the whole list in order.
+    # Read from the package itself: its own functions draw at random, and the samples
+    # need the whole list in order.
     text = (files("wonderwords.assets") / f"{kind}list.txt").read_text(encoding="utf-8")
     return tuple(map(str.rstrip, text.splitlines()))
 
@@ -71,13 +71,14 @@ def _wonderwords(kind: str) -> tuple[str, ...]:
 class _Hyphenated:
     """Every adjective-noun once, in the order of `sorted`.
 
-    Six million strings that are computed on access. Those of one adjective are contiguous,
-    unless another begins with it and a hyphen: words of such a group are sorted together.
+    Six million strings that are computed on access. Those of one adjective are
+    contiguous, unless another begins with it and a hyphen: words of such a group are
+    sorted together.
     """
 
     def __init__(self, adjectives: Sequence[str], nouns: Sequence[str]) -> None:
-        # Each group has a stem and the endings of its words; groups without a second stem
-        # share the list of nouns.
+        # Each group has a stem and the endings of its words; groups without a second
+        # stem share the list of nouns.
         self._groups: list[tuple[str, list[str]]] = []
         shared = sorted(set(nouns))
         for stem in sorted({f"{adjective}-" for adjective in adjectives}):
@@ -309,8 +310,8 @@ def _in_lines(
     return "\n".join(hay)
 
 
-# Variable tracking: the question asks for every variable that has a value, after one worked
-# example.
+# Variable tracking: the question asks for every variable that has a value, after one
+# worked example.
 
 _HOPS: Final = 4
 _EXAMPLE_TOKENS: Final = 500
@@ -398,8 +399,8 @@ def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
     worked = next(examples) or variables.example(_EXAMPLE_STEP)
     example = f"{worked.text} {' '.join(worked.references)}\n"
 
-    # The bound comes from the whole length and the search from what the example leaves, as
-    # in NVIDIA's script.
+    # The bound comes from the whole length and the search from what the example leaves,
+    # as in NVIDIA's script.
     step = 5 if request.length < _SHORT_TOKENS else 10
     left = replace(request, length=request.length - request.tokenizer.count(example))
     size = _largest(left, variables.question, step=step, room=request.room)
@@ -497,8 +498,8 @@ def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
     return _fitting(request, repeat(lists.question), size=size, step=_WORD_STEP)
 
 
-# Frequent words: made-up words with frequencies by Zipf's law; the three most frequent ones
-# but the dots are the answer.
+# Frequent words: made-up words with frequencies by Zipf's law; the three most frequent
+# ones but the dots are the answer.
 
 _ALPHA: Final = 2.0
 _LETTERS: Final = 6
@@ -512,7 +513,8 @@ _DECODED: Final = (
 def _frequent_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
     """Yield fwe's samples.
 
-    The answer's tokens are taken from the length first, and all else follows from the rest.
+    The answer's tokens are taken from the length first, and all else follows from the
+    rest.
     """
     request.require("fwe", tokens=request.length, min_tokens=_MIN_TOKENS)
     draw = random.Random(request.seed)
@@ -569,7 +571,8 @@ def _coded(vocabulary: Sequence[str], words: int, *, seed: int) -> Sample:
     )
 
 
-# Questions: the documents that answer a question among others; any accepted answer counts.
+# Questions: the documents that answer a question among others; any accepted answer
+# counts.
 
 _SQUAD: Final = "ruler/squad.json"
 _HOTPOTQA: Final = "ruler/hotpotqa.json"

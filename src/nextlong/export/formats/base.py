@@ -3,18 +3,18 @@
 In:  blocks of rows (`Resolved`).
 Out: the files of one shard and, once all shards are written, the files beside them.
 
-A module declares its format as FORMAT, with the name of the module; variants that differ
-in columns or options are declared in the same module (FORMAT_PROLONG in mds.py). Another
-package adds one by an entry point of the group `nextlong.formats`, whose name recipes
-use. Everything specific to a format is declared here: the keys that it accepts, the rows
-that it gets, its size for estimates, its text on cards and its reader. No other code
-checks the name of a format.
+A module declares its format as FORMAT, with the name of the module; variants that
+differ in columns or options are declared in the same module (FORMAT_PROLONG in mds.py).
+Another package adds one by an entry point of the group `nextlong.formats`, whose name
+recipes use. Everything specific to a format is declared here: the keys that it accepts,
+the rows that it gets, its size for estimates, its text on cards and its reader. No
+other code checks the name of a format.
 
 Formats with columns write tables (`to_table`); ids and offsets are not copied unless
-documents are padded. `seq_lengths` (TRL's name) are the lengths of synthesized documents,
-never of chunks. With `export.pad_documents_to`, each document is padded to a multiple of
-that many tokens (2 · the context-parallel ranks): `seq_lengths` remain the true lengths,
-`seq_lengths_padded` include the padding, and `labels` mask it.
+documents are padded. `seq_lengths` (TRL's name) are the lengths of synthesized
+documents, never of chunks. With `export.pad_documents_to`, each document is padded to a
+multiple of that many tokens (2 · the context-parallel ranks): `seq_lengths` remain the
+true lengths, `seq_lengths_padded` include the padding, and `labels` mask it.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class LoadingCode(NamedTuple):
     """Python code that loads an export.
 
     It is an import, an expression for its rows, and an expression to print. {place} is
-    the path of the files, {split} the quoted name of the split, {tokens} the length of a
-    sequence, {vocabulary} one more than the highest id, {uint} the NumPy type for it,
+    the path of the files, {split} the quoted name of the split, {tokens} the length of
+    a sequence, {vocabulary} one more than the highest id, {uint} the NumPy type for it,
     {eos} the id of the EOS token.
     """
 

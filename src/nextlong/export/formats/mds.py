@@ -6,8 +6,8 @@ streaming writes for the same rows, columns and options. That library pins an ol
 and is not needed.
 
 A shard consists of the number of its samples (uint32), the offset of each sample and of
-the end (uint32), a JSON header, and the samples. A sample consists of the sizes (uint32)
-of its columns of variable size, and its columns in the order of their names.
+the end (uint32), a JSON header, and the samples. A sample consists of the sizes
+(uint32) of its columns of variable size, and its columns in the order of their names.
 `_shard_sizes` computes from lengths alone which rows are in which shard, so that shards
 are written in parallel.
 """
@@ -113,8 +113,8 @@ def _close(folder: Path, shards: Sequence[_MdsShard]) -> None:
 def _shard_sizes(rows: RowSizes, options: Options) -> list[int]:
     """Return the number of rows of each shard, by the rule of `MDSWriter`.
 
-    A shard is closed before the row that would exceed `options.shard_bytes`. A first row
-    that is larger than that therefore leaves an empty shard before it, as with
+    A shard is closed before the row that would exceed `options.shard_bytes`. A first
+    row that is larger than that therefore leaves an empty shard before it, as with
     `MDSWriter`.
     """
     # The number of samples and the offset of the end, and the header.

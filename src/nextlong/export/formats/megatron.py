@@ -45,8 +45,8 @@ class _MegatronShard(ShardResult):
 def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronShard:
     """Write `{out}.bin` and `{out}.idx`.
 
-    The token `export.megatron_eod` is appended to each document that does not end in it,
-    and counts in the document's length: T tokens become T + 1.
+    The token `export.megatron_eod` is appended to each document that does not end in
+    it, and counts in the document's length: T tokens become T + 1.
     """
     eod_token = options.keys["megatron_eod"]
     eod = None if eod_token is None else options.token_id(eod_token)
@@ -157,8 +157,8 @@ def _read_index(path: Path) -> tuple[NDArray[np.int32], np.dtype[Any]]:
         raise ValueError(f"{path.name} begins with {magic!r}, version {version}")
     names = {code: name for name, code in _DTYPE_CODES.items()}
     dtype = np.dtype(names[code])
-    # Behind the header: the lengths of the sequences, their byte offsets, and the bounds
-    # of documents in sequences.
+    # Behind the header: the lengths of the sequences, their byte offsets, and the
+    # bounds of documents in sequences.
     lengths = np.frombuffer(
         index,
         dtype="<i4",

@@ -5,8 +5,8 @@ header, only the concatenated ids of the synthesized documents; `part-00000.csv.
 line for each document: its start and end in tokens. Documents must end in EOS.
 
 Ids are uint16 if the vocabulary fits, else uint32, which is also OLMo-core's choice.
-OLMo-core takes the ends of documents from the EOS tokens in the array or from the second
-file, so both must agree.
+OLMo-core takes the ends of documents from the EOS tokens in the array or from the
+second file, so both must agree.
 """
 
 from __future__ import annotations

@@ -143,6 +143,6 @@ FORMAT_AXOLOTL = _narrow(
     no_packing="takes a packed row for one document",
 )
 
-# torchtitan needs sequences of one more token, the last label. Its flex attention accepts
-# documents of any length.
+# torchtitan needs sequences of one more token, the last label. Its flex attention
+# accepts documents of any length.
 FORMAT_TORCHTITAN = _narrow("torchtitan", ("input_ids", "seq_lengths"), extra_tokens=1)

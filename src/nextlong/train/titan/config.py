@@ -4,8 +4,8 @@ In:  a recipe as JSON; torchtitan imports this module and calls `nextlong`.
 Out: its config, with components of ours for data, learning rates, validation and logs.
 
 The model is torchtitan's Llama with every size from config.json, so that models of any
-size can be trained. Each component is built from the recipe as JSON, which is the same on
-all ranks; the data are opened once in each process.
+size can be trained. Each component is built from the recipe as JSON, which is the same
+on all ranks; the data are opened once in each process.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ _Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 # Of flex attention; context parallelism distributes whole blocks.
 _BLOCK_TOKENS: Final = 128
-# torchtitan's 100 s are less than a step, or a checkpoint, of rows of half a million tokens.
+# torchtitan's 100 s are less than a step, or a checkpoint, of rows of half a million
+# tokens.
 _TIMEOUT_SECONDS: Final = 3600
 
 
@@ -224,7 +225,8 @@ def _input_tokens(ready: Prepared) -> int:
     """Return the length that a row is padded to.
 
     It is whole blocks for each of 2 · `ranks_per_row` slices. A row of one token more,
-    as composed for trainers that need the label of the last input, is not padded for it.
+    as composed for trainers that need the label of the last input, is not padded for
+    it.
     """
     row_tokens = ready.row_tokens
     ranks = ready.recipe.hardware.ranks_per_row

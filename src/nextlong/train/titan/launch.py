@@ -6,8 +6,8 @@ Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/ (DCP), fin
      (Hugging Face), as by the one-device engine.
 
 torchtitan writes the last step as Hugging Face weights: each rank its part below
-`step-N/sharded`, then whole files from all parts there, then the index. `final/` is that
-folder with config, tokenizer and `trainer.json`.
+`step-N/sharded`, then whole files from all parts there, then the index. `final/` is
+that folder with config, tokenizer and `trainer.json`.
 """
 
 from __future__ import annotations

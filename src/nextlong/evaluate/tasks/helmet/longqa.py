@@ -236,8 +236,8 @@ def _samples(
 
     `points` is the file of a summary's key points.
     """
-    # Counted by Llama 2 whatever the model, so that every model reads the same part of a
-    # story.
+    # Counted by Llama 2 whatever the model, so that every model reads the same part of
+    # a story.
     counter = _llama2(request.data)
     items = read(request.data, request.seed)
     points_of = _key_points(request.data, points) if points else {}

@@ -69,8 +69,8 @@ def sampled_questions(rows: Sequence[Json], key: str, *, seed: int) -> list[Json
 
     One question has a record for each depth of its gold passage.
     """
-    # HELMET samples among sorted keys; numbers sort before strings so that mixed ids can
-    # be sorted.
+    # HELMET samples among sorted keys; numbers sort before strings so that mixed ids
+    # can be sorted.
     distinct = {row[key] for row in rows}
     keys = sorted(distinct, key=lambda name: (isinstance(name, str), name))
     draw = random.Random(seed)
