@@ -69,16 +69,17 @@ def each_shard(
 ) -> _TaskMaker:
     """Return a function that creates one task per shard.
 
-    `files` are keyword arguments of `task`: each is a step and those of its files one
-    of which belongs to the shard.
+    `files` names keyword arguments of `task`. For each, it has a step and a kind of its
+    files; the task gets the one of its shard.
     """
 
     def tasks(done: Artifacts) -> list[Task]:
         paths = [declared.of(done[step.name]) for step, declared in files.values()]
-        made: list[Task] = []
-        for shard in zip(*paths, strict=True):
-            made.append(partial(task, **dict(zip(files, shard, strict=True))))
-        return made
+        shard_tasks: list[Task] = []
+        for paths_of_shard in zip(*paths, strict=True):
+            arguments = dict(zip(files, paths_of_shard, strict=True))
+            shard_tasks.append(partial(task, **arguments))
+        return shard_tasks
 
     return tasks
 
@@ -118,8 +119,8 @@ class Step:
 
     def work(self, done: Artifacts) -> Work:
         """Return the tasks, given the finished inputs."""
-        made = self.tasks({before.name: done[before.name] for before in self.inputs})
-        return made if isinstance(made, Work) else Work(made)
+        work = self.tasks({before.name: done[before.name] for before in self.inputs})
+        return work if isinstance(work, Work) else Work(work)
 
     def needs(self, work: Work, executor: Executor) -> Resources:
         """Return the resources of each task on this executor.
@@ -300,7 +301,7 @@ class ShardFiles:
         return self if files is None else self.of(files.artifact)
 
     def of(self, artifact: Artifact) -> Files:
-        """Return the paths of a step that may have another name than the class says."""
+        """Return the paths of a step, whatever its name is."""
         return artifact.files(self.suffix)
 
 

@@ -167,31 +167,31 @@ def _wrong_separators(
     sequence.
     """
     where = sequence.where
-    wants_separator = _wants_separator(sequence)
+    lengths = sequence.lengths
     is_separator = sequence.role == SEPARATOR
     ends_row = is_separator & np.append(~is_separator[1:], True)
     # (spans,) the span that each separator belongs to: the nearest one before it that
     # is no separator, -1 if there is none.
     indices = np.arange(len(is_separator))
     owners = np.maximum.accumulate(np.where(is_separator, -1, indices))
+    has_owner = owners >= 0
+    is_first = indices == owners + 1
+    fills_cut = has_owner & sequence.is_truncated[owners]
+
+    may_be_partial = (indices == final) | (fills_cut & ~is_first)
+    is_partial = may_be_partial & ends_row & (lengths < separator_tokens)
+    has_wrong_length = (lengths != separator_tokens) & ~is_partial
+
+    is_wanted = has_owner & is_first & _wants_separator(sequence)[owners]
+    # Meaningless without an owner, but such a separator is not wanted anyway.
+    row_tokens = sequence.end - sequence.end[owners]
+    is_too_long = row_tokens > separator_tokens + _MAX_TRIMMED
     for span in _spans_where(is_separator):
-        owner = int(owners[span])
-        has_owner = owner >= 0
-        fills_cut = has_owner and sequence.is_truncated[owner]
-        is_first = span == owner + 1
-
-        length = sequence.lengths[span]
-        may_be_partial = span == final or (fills_cut and not is_first)
-        is_partial = ends_row[span] and length < separator_tokens and may_be_partial
-        if length != separator_tokens and not is_partial:
+        if has_wrong_length[span]:
             yield f"{where(span)} should have {separator_tokens} tokens"
-
-        is_wanted = has_owner and wants_separator[owner] and is_first
-        if not fills_cut and not is_wanted:
+        if not fills_cut[span] and not is_wanted[span]:
             yield f"{where(span)} does not follow a chunk that needs one"
-            continue
-        row_tokens = sequence.end[span] - sequence.end[owner]
-        if ends_row[span] and row_tokens > separator_tokens + _MAX_TRIMMED:
+        elif ends_row[span] and is_too_long[span]:
             yield (
                 f"{where(span)} is superfluous: "
                 "a cut between characters needs fewer separators"
@@ -631,17 +631,16 @@ def _predicates_of_cut(
     if separator_tokens and is_before_chunk and not ends_line:
         yield "is cut within a line, but no separator follows it"
 
-    if is_between or not separator_tokens:
-        return
-    # A shorter negative must leave space for a separator, if it has none yet.
-    max_tokens = tokens - 1
-    if fills_budget and not is_before_separator:
-        max_tokens = tokens - separator_tokens
-    shorter = _cut_between_characters(
-        tokenized, max_tokens=max_tokens, may_end_line=not fills_budget
-    )
-    if shorter is not None:
-        yield f"ends within a character; {tokens - shorter} tokens fewer would not"
+    if separator_tokens and not is_between:
+        # A shorter negative must leave space for a separator, if it has none yet.
+        max_tokens = tokens - 1
+        if fills_budget and not is_before_separator:
+            max_tokens = tokens - separator_tokens
+        shorter = _cut_between_characters(
+            tokenized, max_tokens=max_tokens, may_end_line=not fills_budget
+        )
+        if shorter is not None:
+            yield f"ends within a character; {tokens - shorter} tokens fewer would not"
 
 
 def _cut_between_characters(
