@@ -44,9 +44,8 @@ def register_attention(kernel: Kernel = "auto", *, is_packed: bool = True) -> st
     """Register the attention with transformers; return its `attn_implementation` name.
 
     `is_packed` says that rows may hold several documents. Compiled layers then have a
-    single graph, for rows of any number of documents, which calls attention from
-    outside. Otherwise their graph is for rows of one document, and contains its
-    attention.
+    single graph, for rows of any number of documents, in which attention is one call.
+    Otherwise their graph is for rows of one document, and contains its attention.
     """
     name = _NAME if kernel == "auto" else f"{_NAME}_{kernel}"
     if not is_packed:
