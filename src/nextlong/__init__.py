@@ -1,8 +1,12 @@
-"""nextlong: short documents in, token-exact long sequences out (NExtLong, arXiv 2501.12766).
+"""nextlong: short documents in, token-exact long sequences out.
+
+The method is NExtLong (arXiv 2501.12766).
 
     import nextlong
 
-    run = nextlong.synthesize(texts, tokenizer="tokenizer.json", seq_len=32_768, num_sequences=100)
+    run = nextlong.synthesize(
+        texts, tokenizer="tokenizer.json", seq_len=32_768, num_sequences=100
+    )
     rows = run.to_datasets()
 
     run = nextlong.run(nextlong.Recipe.load("my.yaml"))
@@ -49,12 +53,12 @@ def run(
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
 ) -> Run:
-    """Run or resume a recipe in its run directory, reusing finished steps, and open the result.
+    """Run or resume a recipe in its run directory, and open the result.
 
-    `reporter` shows progress. `changed_inputs="accept"` ingests input files again that
-    have changed since an earlier run. In a script, call this function under `if
-    __name__ == "__main__":`, because its worker processes import the script. Raises
-    NextlongError for every mistake that a user can fix.
+    Finished steps are reused. `reporter` shows progress. `changed_inputs="accept"`
+    ingests input files again that have changed since an earlier run. In a script, call
+    this function under `if __name__ == "__main__":`, because its worker processes
+    import the script. Raises NextlongError for every mistake that a user can fix.
     """
     from nextlong import arguments
     from nextlong.engine.progress import Reporter
@@ -75,7 +79,10 @@ def run(
 
 
 def open(run_dir: str | Path) -> Run:  # noqa: A001 - nextlong.open reads as it should
-    """Open a finished run directory. Raises RunError if there is no finished run, or its files were altered."""
+    """Open a finished run directory.
+
+    Raises RunError if there is no finished run, or its files were altered.
+    """
     from nextlong.runs.run import Run
 
     return Run(run_dir)

@@ -122,7 +122,7 @@ NO_CHUNK: Final = -1
 
 
 def pack_ids(shard: int | Ints, rows: Ints) -> Ints:
-    """Return the ids, shape (n,), of rows (n,) of one shard, or of one shard per row."""
+    """Return the ids (n,) of rows (n,) of one shard, or of one shard per row."""
     return np.int64(shard) << np.int64(SHARD_BITS) | rows.astype(np.int64)
 
 

@@ -52,8 +52,8 @@ def why_no_model(name: str) -> NoModel | None:
     A model is a folder, or a name on the Hugging Face hub.
     """
     fix = (
-        "use a folder with config.json and weights, as `save_pretrained` writes it, or a "
-        "name on the Hugging Face hub (org/name)"
+        "use a folder with config.json and weights, as `save_pretrained` writes it, or "
+        "a name on the Hugging Face hub (org/name)"
     )
     path = Path(name).expanduser()
     if path.is_dir():

@@ -74,7 +74,10 @@ def _check_no_options_of_init(args: argparse.Namespace) -> None:
 def _engine(
     name: str | None, recipe: TrainRecipe
 ) -> Callable[[TrainRecipe, Console], Path]:
-    """Return the training of an engine; by default, several devices are torchtitan's."""
+    """Return the training of an engine.
+
+    By default, several devices are torchtitan's.
+    """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     has_several = processes > 1 or recipe.hardware.count > 1
     if name is None:
@@ -118,8 +121,8 @@ def _init(args: argparse.Namespace, path: Path) -> None:
     named_preset = f", preset {args.preset}" if args.preset else ""
     heading = (
         f"A training recipe of nextlong{named_preset}.\n"
-        f"`nextlong train {path} --dry-run` estimates its cost, `nextlong train {path}` "
-        "runs it."
+        f"`nextlong train {path} --dry-run` estimates its cost, "
+        f"`nextlong train {path}` runs it."
     )
     text = commented_sections(recipe, sources=keys, heading=heading)
     write(path, text, overwrite=args.force)
@@ -129,7 +132,7 @@ def _init(args: argparse.Namespace, path: Path) -> None:
 
 
 def _check_init(args: argparse.Namespace, path: Path) -> None:
-    """Raise NextlongError for options that do not go with `init`, or with each other."""
+    """Raise NextlongError for options that do not go with `init` or each other."""
     if args.dry_run or args.emit:
         option = "--dry-run"
         if args.emit:
@@ -163,8 +166,8 @@ def _model_of(args: argparse.Namespace, *, has_scratch: bool) -> str | None:
             where="--model",
             problem="it is missing",
             fix="name the model to train, for example --model "
-            "meta-llama/Meta-Llama-3-8B or a folder with config.json and weights; or use "
-            "--preset tiny, a small model from scratch",
+            "meta-llama/Meta-Llama-3-8B or a folder with config.json and weights; or "
+            "use --preset tiny, a small model from scratch",
         )
     no_model = None if model is None else why_no_model(model)
     if no_model is not None:

@@ -51,7 +51,7 @@ _NEAR_DUPLICATE_SPARES = 7
 
 
 class Iclm(Section):
-    """Options of `compose.method: iclm`: a path through the graph of similar documents."""
+    """Options of `compose.method: iclm`: a path through similar documents."""
 
     neighbours: Positive = Field(
         10,

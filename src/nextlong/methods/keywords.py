@@ -184,10 +184,12 @@ _EXTRACTIVE: Final = "extractive stand-in"
 # prose.
 _UNINFORMATIVE: Final = frozenset(
     [
-        "following sentence", "best way", "following statement", "following question", "following example",
-        "following table", "good idea", "main idea", "main purpose", "different types", "long time", "wide range",
-        "large number", "small number", "many people", "years ago", "first time", "read more", "learn more",
-        "see also", "table of contents", "rights reserved", "terms of service", "privacy policy",
+        "following sentence", "best way", "following statement", "following question",
+        "following example", "following table", "good idea", "main idea",
+        "main purpose", "different types", "long time", "wide range", "large number",
+        "small number", "many people", "years ago", "first time", "read more",
+        "learn more", "see also", "table of contents", "rights reserved",
+        "terms of service", "privacy policy",
     ]
 )  # fmt: skip
 
@@ -438,7 +440,8 @@ _MARGIN: Final = 1.5  # by which another language must have more stop words than
 _ENGLISH: Final = "en"
 # The most common function words of languages that stopwordsiso lacks.
 _OTHER_STOP_WORDS: Final = {
-    "km": "និង ជា របស់ នៅ ក្នុង ដែល បាន មាន ពី ទៅ នេះ នោះ ដោយ ឬ ក៏ នឹង ត្រូវ ដើម្បី ជាមួយ លើ មួយ ដល់ គឺ ការ មិន",
+    "km": "និង ជា របស់ នៅ ក្នុង ដែល បាន មាន ពី ទៅ នេះ នោះ ដោយ ឬ ក៏ នឹង ត្រូវ ដើម្បី "
+    "ជាមួយ លើ មួយ ដល់ គឺ ការ មិន",
     "lo": "ແລະ ທີ່ ຂອງ ໃນ ເປັນ ມີ ໄດ້ ຈາກ ຢູ່ ຢູ່ໃນ ນີ້ ນັ້ນ ຫຼື ໃຫ້ ກັບ ແມ່ນ ການ ຄວາມ ຈະ ບໍ່ ໂດຍ ເພື່ອ",
     "my": "သည် က ကို နှင့် ၏ မှ တွင် ဖြစ် များ သော တို့ ရန် မှာ ပါ သို့ ၍ ခဲ့ ရှိ လည်း တစ် ဖြင့် အား ဖြစ်သည် ရှိသည်",
 }

@@ -27,7 +27,7 @@ from nextlong.recipe import Section
 
 
 class Knn(Section):
-    """Options of `compose.method: knn`: a document followed by its nearest neighbours."""
+    """Options of `compose.method: knn`: a document, then its nearest neighbours."""
 
     reuse: Literal["across-sequences", "never"] = Field(
         "across-sequences",

@@ -63,7 +63,8 @@ class Quest(Keywords):
     split_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
         0.2,
         description=(
-            "share of the keywords, those with the fewest documents, that is oversampled"
+            "share of the keywords, those with the fewest documents, that is "
+            "oversampled"
         ),
     )
     oversample: Positive = Field(

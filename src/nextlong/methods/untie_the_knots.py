@@ -36,7 +36,7 @@ from nextlong.schemas import Layout
 
 
 class UntieTheKnots(Section):
-    """Options of `compose.method: untie_the_knots`: parts of documents, shuffled across the sequence."""
+    """Options of `compose.method: untie_the_knots`: shuffled parts of documents."""
 
     parts: Annotated[int, Field(ge=2)] = Field(
         3, description="parts of a document, split at chunks; fewer if needed"

@@ -1,9 +1,9 @@
 """Encoding: text files in any encoding → UTF-8, and content of another kind.
 
-A source's `encoding` applies to its text files (JSON lines, CSV, TSV, text, HTML). Their
-content is converted to UTF-8 before it is split into lines, so that readers know no
-other encoding. Bytes that are invalid become lone surrogates, which are invalid in UTF-8
-too: a reader rejects the line or file that contains them.
+A source's `encoding` applies to its text files (JSON lines, CSV, TSV, text, HTML).
+Their content is converted to UTF-8 before it is split into lines, so that readers know
+no other encoding. Bytes that are invalid become lone surrogates, which are invalid in
+UTF-8 too: a reader rejects the line or file that contains them.
 """
 
 from __future__ import annotations

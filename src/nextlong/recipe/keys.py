@@ -376,7 +376,7 @@ class Ingest(Section):
 
 
 class Ray(Section):
-    """The cluster for executor: ray; all nodes must see the run directory under the same path."""
+    """The cluster of executor: ray; nodes must see the run directory at one path."""
 
     address: Named | None = keyed(
         None,

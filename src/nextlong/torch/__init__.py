@@ -1,4 +1,4 @@
-"""Torch: the rows of finished runs as PyTorch data sets, and their collation into batches.
+"""Torch: the rows of finished runs as PyTorch data sets, collated into batches.
 
     # Map-style: len(dataset), dataset[3]["input_ids"].
     dataset = SequenceDataset("my-run")

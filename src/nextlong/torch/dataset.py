@@ -38,17 +38,17 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
     A row is a dict of the requested `columns`, L tokens long: `input_ids` int64 (L,);
     `labels`, the same with −100 at the first token of each sequence, not shifted
     (transformers shifts them; elsewhere the trainer must); `position_ids` int64 (L,),
-    from 0 in each sequence; `cu_seqlens` int32 (sequences + 1,) and `max_seqlen` int, as
-    varlen attention takes them; `seq_lengths` int64 (sequences,).
+    from 0 in each sequence; `cu_seqlens` int32 (sequences + 1,) and `max_seqlen` int,
+    as varlen attention takes them; `seq_lengths` int64 (sequences,).
 
     `mix`: proportions of several runs, `by` sequences or tokens; without it everything
     is used, evenly interleaved. `split` and `validation` (a share): one side of a split
-    by meta-document; `shared_chunks="leave-out"` leaves out of train what shares a chunk
-    with validation. `pack`: tokens of a row that holds several whole sequences.
+    by meta-document; `shared_chunks="leave-out"` leaves out of train what shares a
+    chunk with validation. `pack`: tokens of a row that holds several whole sequences.
     `boundaries="document"`: in place of sequences, the original documents of
     concatenations (an extended sequence is one). `pad_documents_to`: each document ends
-    in `pad_id` up to a multiple of it, 2 · the ranks of context parallelism; padding has
-    label −100 and continued positions. `pad_id` is EOS by default, or id 0 for a
+    in `pad_id` up to a multiple of it, 2 · the ranks of context parallelism; padding
+    has label −100 and continued positions. `pad_id` is EOS by default, or id 0 for a
     tokenizer without one, as in exports. `cu_seqlens` and `seq_lengths` then count
     without it, `cu_seqlens_padded` int32 (documents + 1,) and `max_seqlen` with it, as
     Transformer Engine takes them. Raises NextlongError for invalid arguments.
@@ -219,7 +219,10 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
 def _is_padding(
     starts: NDArray[np.int64], lengths: NDArray[np.int64], padded: NDArray[np.int64]
 ) -> NDArray[np.bool_] | None:
-    """Return which tokens of a row are padding, (tokens with padding,); None: no token."""
+    """Return which tokens of a row are padding, or None if none is.
+
+    The mask is (tokens with padding,).
+    """
     if (lengths == padded).all():
         return None
     ends_of_text = np.repeat(starts + lengths, padded)

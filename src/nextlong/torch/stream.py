@@ -1,4 +1,4 @@
-"""SequenceStream: one rank's rows of each epoch, dealt to DataLoader workers, resumable.
+"""SequenceStream: one rank's rows of each epoch, for DataLoader workers, resumable.
 
 Each worker computes which rows it reads from (seed, epoch, rank, worker). Progress is
 one number, how many rows all ranks have read, so an epoch resumes exactly, with another
@@ -49,14 +49,14 @@ _FETCHED: Final = "possibly_batched_index"
 class SequenceStream(IterableDataset):  # type: ignore[misc]
     """One rank's rows of each epoch, in an order that does not depend on the workers.
 
-    `dataset`: a SequenceDataset, whose method `stream` makes a stream. `order`: shuffled
-    by keyed hash of (`seed`, epoch), or as arranged. `batch_size`: how many rows a
-    DataLoader batch holds; with several workers another one is refused when the first
-    row is read. `remainder`: rows that do not go evenly into the ranks are kept
+    `dataset`: a SequenceDataset, whose method `stream` makes a stream. `order`:
+    shuffled by keyed hash of (`seed`, epoch), or as arranged. `batch_size`: how many
+    rows a DataLoader batch holds; with several workers another one is refused when the
+    first row is read. `remainder`: rows that do not go evenly into the ranks are kept
     (every row once; the first ranks read one more), dropped, or filled up by repeating
-    the epoch's first rows. `rank` of `world_size`: by default those of torch.distributed
-    if it is initialised, else torchrun's, else 0 of 1; give the data-parallel ones where
-    they differ.
+    the epoch's first rows. `rank` of `world_size`: by default those of
+    torch.distributed if it is initialised, else torchrun's, else 0 of 1; give the
+    data-parallel ones where they differ.
 
     Call `set_epoch` before every epoch but the first: without it an epoch is read again
     in the same order.
@@ -225,8 +225,8 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
                 where="state",
                 problem="it is of one of several workers with batches of "
                 f"{batch_size} rows, but batch_size={self.batch_size}",
-                fix="use the same, or save state_dict(rows=…), which any batch size can "
-                "load",
+                fix="use the same, or save state_dict(rows=…), which any batch size "
+                "can load",
             )
         self._begin(
             numbers["epoch"], position=numbers["position"], skip=numbers["read"]

@@ -1,8 +1,8 @@
 """Check: compare a model with its own forward pass before the first step.
 
 In:  a model that is ready to train, the device.
-Out: what was compared; an error where documents of a packed row see each other, or where
-     the losses differ.
+Out: what was compared; an error where documents of a packed row see each other, or
+     where the losses differ.
 
 The check finds faults that would stay silent, on a small packed batch. No document may
 change the outputs of another (convolutions and state-space layers read across borders):
@@ -88,16 +88,16 @@ def check_model(
     if not difference <= _TOLERANCES[dtype]:
         raise RecipeError(
             where=name,
-            problem=f"the loss of a small batch is {ours:.5f} here and {own:.5f} by the "
-            "model's own forward pass, which scales its logits or adds an auxiliary "
-            "loss that this loop does not compute",
+            problem=f"the loss of a small batch is {ours:.5f} here and {own:.5f} by "
+            "the model's own forward pass, which scales its logits or adds an "
+            "auxiliary loss that this loop does not compute",
             fix="for a mixture of experts, set output_router_logits to false in "
             "config.json; or train with another engine",
         )
     leaks = "no leak between documents, " if is_packed else ""
     return (
-        f"check: {leaks}relative difference to the loss of the model's own forward pass "
-        f"{difference:.0e}"
+        f"check: {leaks}relative difference to the loss of the model's own forward "
+        f"pass {difference:.0e}"
     )
 
 

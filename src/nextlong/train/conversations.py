@@ -95,7 +95,7 @@ def _parsed(line: bytes, *, where: str) -> Conversation:
 def render(
     conversation: Conversation, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return a conversation's ids (T,), and which of them are in answers of the assistant.
+    """Return a conversation's ids (T,), and which are in the assistant's answers.
 
     An answer is what the template adds for it to its prompt for an answer.
     Raises CorpusError or TokenizerError that names the line.
@@ -137,7 +137,8 @@ def _check_tools(
         if is_used and name not in template:
             raise CorpusError(
                 where=conversation.where,
-                problem=f"it has {name}, which the model's chat template does not render",
+                problem=f"it has {name}, which the model's chat template does not "
+                "render",
                 fix="remove the conversation, or use a model with a template for tools",
             )
 
@@ -172,8 +173,8 @@ def _check_appended(longer: str, text: str, conversation: Conversation) -> None:
     if not longer.startswith(text):
         raise TokenizerError(
             where=conversation.where,
-            problem="the chat template renders earlier turns differently once there are "
-            "later ones, so answers cannot be located",
+            problem="the chat template renders earlier turns differently once there "
+            "are later ones, so answers cannot be located",
             fix="use a template that only appends",
         )
 
@@ -181,7 +182,7 @@ def _check_appended(longer: str, text: str, conversation: Conversation) -> None:
 def _tokens_of(
     text: str, answers: Sequence[tuple[int, int]], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Return the ids of a text (T,), and which of them hold a character of an answer."""
+    """Return the ids of a text (T,), and which hold a character of an answer."""
     if not tokenizer.is_fast:
         raise TokenizerError(
             where="data.chat",

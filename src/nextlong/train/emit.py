@@ -52,7 +52,7 @@ _BUILT_IN: Final = {
 
 
 class Trainer(NamedTuple):
-    """A trainer: the export format that it reads, and the keys of the recipe it supports.
+    """A trainer: the export format it reads, and the keys of the recipe it supports.
 
     packs: nextlong packs its rows; otherwise it packs sequences itself
     cuts: it reads all ids as one stream, which it cuts every `row_tokens`
@@ -201,7 +201,10 @@ class Settings:
 
     @cached_property
     def model_config(self) -> Json:
-        """The model's config.json. Raises RecipeError unless `model.path` is a folder."""
+        """The model's config.json.
+
+        Raises RecipeError unless `model.path` is a folder.
+        """
         path = self.recipe.model.path
         file = Path(path or "") / "config.json"
         if not file.is_file():
@@ -274,7 +277,7 @@ class Settings:
 
 
 def check_llama(config: Json, *, path: str, trainer: str) -> None:
-    """Raise RecipeError unless a trainer's Llama computes what a config.json describes."""
+    """Raise RecipeError unless a trainer's Llama computes what a config describes."""
     kind = config.get("model_type")
     if kind not in ("llama", "mistral"):
         raise RecipeError(
@@ -379,7 +382,8 @@ def _check_exportable(recipe: TrainRecipe) -> None:
     if recipe.model.path is None:
         raise RecipeError(
             where="model.path",
-            problem="it is empty, and --emit needs a model that other trainers can load",
+            problem="it is empty, and --emit needs a model that other trainers can "
+            "load",
             fix="set model.path instead of model.scratch",
         )
 
@@ -398,9 +402,10 @@ def _as_trainers_read_it(recipe: TrainRecipe) -> TrainRecipe:
 
 
 def _export(trainer: Trainer, settings: Settings) -> Settings:
-    """Export the runs as the trainer reads them; return the settings of what was written.
+    """Export the runs as the trainer reads them.
 
-    Raises RecipeError if the sequences have lengths that the trainer cannot keep apart.
+    Returns the settings of what was written. Raises RecipeError if the sequences have
+    lengths that the trainer cannot keep apart.
     """
     data = settings.recipe.data
     # As JSON, because a path may have characters that YAML reads otherwise.
@@ -443,8 +448,8 @@ def _check_lengths(
         raise RecipeError(
             where="data.runs",
             problem=f"it has {sequences}, so rows would differ in length",
-            fix=f"set data.pack={longest}, which puts several short ones into a row, or "
-            "use runs of one length",
+            fix=f"set data.pack={longest}, which puts several short ones into a row, "
+            "or use runs of one length",
         )
     if pack and trainer.cuts and (shortest < longest or pack % longest):
         raise RecipeError(
@@ -482,7 +487,10 @@ def files_of(trainer: Trainer, settings: Settings) -> Mapping[str, str]:
 
 @cache
 def _templates(package: str) -> jinja2.Environment:
-    """Return the templates of a package; they take longer to compile than to fill in."""
+    """Return the templates of a package.
+
+    They take longer to compile than to fill in.
+    """
     templates = jinja2.Environment(
         # A plug-in has its templates in its own package.
         loader=jinja2.PackageLoader(package, "emitted"),

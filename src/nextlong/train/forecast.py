@@ -44,8 +44,8 @@ _DEVICES: Final = {
     "H200": (989.0, 141),
     "B200": (2250.0, 192),
 }
-# Model FLOP/s over peak that gives 15 h for the paper's 128K training (64 H100) and 20
-# h for 512K (128 H100), to within 10 %.
+# Model FLOP/s over peak that gives 15 h for the paper's 128K training (64 H100) and
+# 20 h for 512K (128 H100), to within 10 %.
 _UTILISATION: Final = 0.195
 _SAMPLED_STEPS: Final = 200
 _SAMPLED_ROWS: Final = 64
@@ -260,7 +260,7 @@ def measure_row(
 def _time_layers(
     recipe: TrainRecipe, config: PretrainedConfig, batch: Json, *, layers: int
 ) -> float:
-    """Return the seconds of a step of a model with so few layers, without its update."""
+    """Return the seconds of a step of a model with so few layers, but no update."""
     device = accelerator()
     network = model_of_layers(recipe, config, layers=layers).to(device)
     seconds = []

@@ -120,8 +120,8 @@ def _check_one_device(recipe: TrainRecipe) -> None:
             where=where,
             value=count,
             problem="is for several devices, and nextlong's own loop trains on one",
-            fix="use --engine torchtitan for several, or set hardware.count=1 and start "
-            "one process",
+            fix="use --engine torchtitan for several, or set hardware.count=1 and "
+            "start one process",
         )
 
 
@@ -383,7 +383,7 @@ class _Training:
 
 
 def _damage_of(checkpoint: Path) -> RunError | None:
-    """Return what is wrong with a checkpoint, by its record and the hash of each file."""
+    """Return what is wrong with a checkpoint, by its record and its files' hashes."""
     path = checkpoint / RECORD
     fix = "delete the checkpoint"
     try:

@@ -1,7 +1,7 @@
 """Loss: next-token loss of a row, without its logits of T × vocabulary.
 
-In:  the decoder's last hidden states (1, T, width), and labels (1, T), not shifted, −100
-     where nothing is to be predicted.
+In:  the decoder's last hidden states (1, T, width), and labels (1, T), not shifted,
+     −100 where nothing is to be predicted.
 Out: the loss of each token, or their sum divided by `num_items_in_batch`, float32.
 
 At 131,072 tokens and 128,256 words the logits are 67 GB in float32, here 1 GB at a
@@ -49,8 +49,8 @@ def install_loss(model: PreTrainedModel, *, block_tokens: int = 2048) -> None:
     if not isinstance(head, torch.nn.Linear):
         raise RecipeError(
             where=name,
-            problem=f"it has an output head of type {type(head).__name__}, not a linear "
-            "layer",
+            problem=f"it has an output head of type {type(head).__name__}, not a "
+            "linear layer",
             fix="use another model",
         )
     own_forward = model.forward
@@ -96,8 +96,8 @@ def _logit_scale(model: PreTrainedModel) -> float:
     config = model.config
     if getattr(config, "final_logit_softcapping", None):
         raise ValueError(
-            "the logits are soft-capped (final_logit_softcapping), which this loss does "
-            "not compute"
+            "the logits are soft-capped (final_logit_softcapping), which this loss "
+            "does not compute"
         )
     if getattr(config, "lm_head_multiplier", None):
         return float(config.lm_head_multiplier)
@@ -130,7 +130,7 @@ def _token_losses(
 
 
 class _HeadLoss(torch.autograd.Function):  # type: ignore[misc]
-    """The losses (N,) of states (N, D) by an output head with weights (V, D), in blocks.
+    """The losses (N,) of states (N, D) by an output head of weights (V, D), in blocks.
 
     Both passes compute the logits of a block, (block_tokens, V). Products take inputs
     of `dtype`, give float32, and the weights' gradient is summed in float32: in

@@ -86,7 +86,7 @@ class _Layer:
 
     @property
     def kinds(self) -> Mapping[str, int]:
-        """Bytes per token that a layer keeps for its backward pass, by kind of module."""
+        """Bytes per token that a layer keeps for its backward pass, by module kind."""
         sizes = self.sizes
         has_adapters = self.adapter_rank is not None
         # Query, key and value read the same numbers, and so do gate and up; each of

@@ -2,7 +2,8 @@
 
 In:  steps; a model and rows that are never trained on, with their spans.
 Out: `metrics.jsonl`, `held_out.jsonl`, `loss.svg` and `loss.png`, and lines on the
-     terminal. Lines after the checkpoint that a training resumes from are removed first.
+     terminal. Lines after the checkpoint that a training resumes from are removed
+     first.
 
 Held-out losses are measured by role, by position, and by distance to the previous
 meta-chunk. A loss of meta-chunks that falls at long distances, while that of negatives
@@ -46,8 +47,9 @@ _LOG_LINES: Final = 20  # printed for all steps where there is no terminal
 _SPIKE_WINDOW: Final = 20  # steps
 _SMOOTHED_STEPS: Final = 10  # whose mean speed and loss are shown
 STOPPED_ADVICE: Final = (
-    "choose another `out` with a lower training.lr or more training.warmup_steps; or, if "
-    "this is harmless, raise watch.spike and run the same command again, which resumes"
+    "choose another `out` with a lower training.lr or more training.warmup_steps; or, "
+    "if this is harmless, raise watch.spike and run the same command again, which "
+    "resumes"
 )
 _BY_DISTANCE: Final = "Held-out meta-chunks, by distance"
 _COLOURS: Final = {"meta": "#b5472f", "negative": "#5b7a8c", "document": "#5b7a8c"}

@@ -54,8 +54,8 @@ def _check_kernel(recipe: TrainRecipe) -> None:
         raise RecipeError(
             where="attention_kernel",
             value="varlen",
-            problem="needs an NVIDIA or AMD GPU and training.precision=bf16 (the device "
-            f"is {device}, precision {precision})",
+            problem="needs an NVIDIA or AMD GPU and training.precision=bf16 (the "
+            f"device is {device}, precision {precision})",
             fix="use attention_kernel=auto",
         )
 
@@ -65,8 +65,8 @@ def ready_to_train(
 ) -> PreTrainedModel:
     """Return the model with our loss, and the recipe's checkpointing and adapters.
 
-    `offload`: the inputs of layers, which activation checkpointing keeps for the backward
-    pass, are kept in main memory. Raises RecipeError where PEFT is missing.
+    `offload`: the inputs of layers, which activation checkpointing keeps for the
+    backward pass, are kept in main memory. Raises RecipeError where PEFT is missing.
     """
     install_loss(model, block_tokens=recipe.memory.loss_block_tokens)
     is_checkpointed = recipe.memory.checkpointing != "none"
@@ -154,7 +154,8 @@ def load_weights(
             value=repr(path),
             problem=f"lacks {len(missing):,} weights of {type(model).__name__}, which "
             f"would stay random: {', '.join(missing[:3])}",
-            fix="name a folder with all weights of the model that config.json describes",
+            fix="name a folder with all weights of the model that config.json "
+            "describes",
         )
     broken = not_finite(model)
     if broken:

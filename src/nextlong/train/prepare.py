@@ -75,7 +75,10 @@ class Prepared:
         return math.ceil(epochs * 100) / 100
 
     def micro_batches(self, step: int) -> NDArray[np.int64]:
-        """Return the row numbers of a step (from 0), (micro-batches, micro_batch_rows)."""
+        """Return the row numbers of a step (from 0).
+
+        They are (micro-batches, micro_batch_rows).
+        """
         # Rows that fill no step are left over at the end of an epoch.
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         order = epoch_order(
@@ -273,8 +276,8 @@ def _config_in(path: str) -> PretrainedConfig:
         raise RecipeError(
             where="model.path",
             value=repr(path),
-            problem=f"is a multimodal model ({config.model_type}), and this loop trains "
-            "text models",
+            problem=f"is a multimodal model ({config.model_type}), and this loop "
+            "trains text models",
             fix="save its language model in a folder of its own",
         )
     return config
@@ -310,7 +313,7 @@ def _tokenizer_of(
 def _check_ids(
     ids: Mapping[str, int], known_ids: Mapping[str, int], *, vocabulary: int, model: str
 ) -> None:
-    """Raise TokenizerError unless the model knows the ids of the run by the same words."""
+    """Raise TokenizerError unless the model knows the run's ids by the same words."""
     where = "the runs' tokenizer"
     fix = (
         f"run the recipe again with tokenizer.source={model}, which reuses its vectors "

@@ -71,7 +71,8 @@ class Data(Section):
     )
     shared_chunks: Literal["keep", "leave-out"] = keyed(
         "keep",
-        "leave-out: do not train on sequences that share a chunk with the held-out ones",
+        "leave-out: do not train on sequences that share a chunk with the held-out "
+        "ones",
     )
     split_seed: int = keyed(
         0, "seed of the train-validation split; use the same for the same documents"
@@ -203,10 +204,10 @@ class Training(Section):
         return self.steps * self.tokens_per_step
 
     def lr_at(self, step: int) -> float:
-        """Return the learning rate of step 1, 2, …: a linear warm-up, then the schedule.
+        """Return the learning rate of step 1, 2, ….
 
-        It would reach `min_lr_ratio` one step after the last, so that no step is
-        computed for nothing.
+        It is a linear warm-up, then the schedule. It would reach `min_lr_ratio` one
+        step after the last, so that no step is computed for nothing.
         """
         # Counted from 1, so that the first step has a rate above 0.
         if step <= self.warmup_steps:
@@ -231,7 +232,8 @@ class _Memory(Section):
 
     checkpointing: Literal["none", "layers", "offload"] = keyed(
         "layers",
-        "activation checkpointing: keep only each layer's input; offload: in main memory",
+        "activation checkpointing: keep only each layer's input; offload: in main "
+        "memory",
     )
     loss_block_tokens: PositiveLength = keyed(
         2048, "tokens whose logits are in memory at a time"
@@ -314,7 +316,7 @@ class RecipeFile(Section):
             raise invalid_keys(error, cls, origin=origin) from None
 
     def dump(self) -> str:
-        """Return the recipe, every key named, as YAML that `load` reads back as equal."""
+        """Return the recipe as YAML, with every key; `load` reads back an equal one."""
         return as_yaml(self.model_dump(mode="json"))
 
 
@@ -383,7 +385,7 @@ ENGINE_KEYS: Final[SupportedKeys] = {
 def check_supported(
     recipe: TrainRecipe, keys: SupportedKeys, *, trainer: str, advice: str
 ) -> None:
-    """Raise RecipeError that names every key of a recipe that `trainer` does not support.
+    """Raise RecipeError that names every key that `trainer` does not support.
 
     A key that is not in `keys` may have its default.
     """
@@ -506,7 +508,7 @@ def recipe_from(
     model: str | None,
     overrides: tuple[str, ...] = (),
 ) -> TrainRecipe:
-    """Return the recipe of a preset, or of the defaults, over the user's data and model."""
+    """Return a preset's recipe, or the defaults, over the user's data and model."""
     unused = set()
     # One run has no mix, and a named model replaces the one from scratch.
     if len(data.get("runs", ())) == 1:

@@ -1,4 +1,4 @@
-"""RoPE: set the base for the rows of a training, and write it so that all readers find it.
+"""RoPE: set the base for the rows of a training, and write it for all readers.
 
 In:  a config of transformers, a recipe, the tokens of the longest document; a folder.
 Out: the config changed, and notes on it; config.json with the keys of transformers 4.
@@ -85,7 +85,10 @@ def _check_own_positions(
 def _raise_longest(
     config: PretrainedConfig, *, base: float | None, max_tokens: int
 ) -> list[str]:
-    """Make a config allow rows of `max_tokens`, and return notes. Raises RecipeError."""
+    """Make a config allow rows of `max_tokens`, and return notes.
+
+    Raises RecipeError.
+    """
     longest = config.max_position_embeddings
     kind = config.rope_parameters["rope_type"]
     if max_tokens <= longest:
@@ -95,8 +98,8 @@ def _raise_longest(
             where="model.rope_base",
             problem=f"it is not set, rows have {max_tokens:,} tokens and the model was "
             f"made for {longest:,}",
-            fix="set model.rope_base (the paper: 200,000,000 for 131,072 tokens), or use "
-            "shorter rows",
+            fix="set model.rope_base (the paper: 200,000,000 for 131,072 tokens), or "
+            "use shorter rows",
         )
     if _is_scaled_by_longest(config, max_tokens=max_tokens):
         return [
@@ -126,7 +129,7 @@ def _is_scaled_by_longest(config: PretrainedConfig, *, max_tokens: int) -> bool:
 
 
 def write_rope_keys(folder: Path) -> None:
-    """Add the RoPE keys of transformers 4 to the config.json of a folder, if it has one.
+    """Add the RoPE keys of transformers 4 to a folder's config.json, if it has one.
 
     transformers 5 writes `rope_parameters` alone. Version 4, and servers that follow
     it, ignore that key: they would silently compute with a base of 10,000.

@@ -134,7 +134,7 @@ def flat(rows: Sequence[TrainingRow]) -> dict[str, Any]:
 
 
 def packed_batch(input_ids: torch.Tensor, bounds: Sequence[int]) -> dict[str, Any]:
-    """Return what a model call takes of ids (1, T) whose documents lie between `bounds`.
+    """Return a model call's inputs: ids (1, T) whose documents lie between `bounds`.
 
     Bounds are [0, …, T]. Columns are (1, T); where the documents begin and end is there
     twice, also as Python integers (`document_bounds`), so that no layer waits for the

@@ -51,7 +51,7 @@ def rows_of(
 def _is_on_side(
     numbers: NDArray[np.int64], data: Data, *, split: str
 ) -> NDArray[np.bool_]:
-    """Return which of the numbered rows, or conversations, are on one side of the split.
+    """Return which of the numbered rows or conversations are on a side of the split.
 
     They are sampled by keyed hash.
     """
@@ -63,7 +63,7 @@ def _is_on_side(
 
 
 def _run_rows(data: Data, *, split: str) -> TrainingRows:
-    """Return the rows of finished runs with their spans, in `SequenceDataset`'s order."""
+    """Return the rows of finished runs with spans, in `SequenceDataset`'s order."""
     # The order and the rows are those of an export with the same settings.
     options: dict[str, Any] = {"mix": data.mix, "by": data.by, "pack": data.pack}
     # Without a split, every sequence is trained on, and its options must not be given.
@@ -82,9 +82,10 @@ def _run_rows(data: Data, *, split: str) -> TrainingRows:
     if data.pack is None and len(lengths) > 1:
         raise RecipeError(
             where="data.runs",
-            problem=f"it mixes sequences of {lengths[0]:,} to {lengths[-1]:,} tokens, so "
-            "rows would differ in length",
-            fix=f"set data.pack={lengths[-1]}, which puts several short ones into a row",
+            problem=f"it mixes sequences of {lengths[0]:,} to {lengths[-1]:,} tokens, "
+            "so rows would differ in length",
+            fix=f"set data.pack={lengths[-1]}, which puts several short ones into a "
+            "row",
         )
 
     def read(row: int) -> SourceRow:
@@ -106,7 +107,7 @@ def _run_rows(data: Data, *, split: str) -> TrainingRows:
 
 
 class _ParquetRow(NamedTuple):
-    """Where a row is: file, row group, number in it; and the lengths of its sequences."""
+    """Where a row is: file, row group, number in it; and its sequences' lengths."""
 
     path: Path
     group: int
@@ -198,7 +199,8 @@ def _source_row(table: pa.Table, row: _ParquetRow) -> SourceRow:
     if row.tokens != len(ids):
         raise RecipeError(
             where=row.where,
-            problem=f"its seq_lengths add up to {row.tokens:,} tokens, not {len(ids):,}",
+            problem=f"its seq_lengths add up to {row.tokens:,} tokens, not "
+            f"{len(ids):,}",
             fix=_PARQUET_FIX,
         )
     is_target = _targets_in(table, row, ids=ids)

@@ -1,1 +1,4 @@
-"""Titan: the engine torchtitan, for more than one device: FSDP2, context parallelism, distributed checkpoints."""
+"""Titan: the engine torchtitan, for more than one device.
+
+It has FSDP2, context parallelism and distributed checkpoints.
+"""

@@ -168,15 +168,15 @@ def _check_backend(recipe: TrainRecipe) -> None:
         raise RecipeError(
             where="hardware.ranks_per_row",
             value=ranks,
-            problem="means context parallelism, for which torchtitan's main branch needs "
-            "its backend spmd_types, which nextlong was not tested with",
+            problem="means context parallelism, for which torchtitan's main branch "
+            "needs its backend spmd_types, which nextlong was not tested with",
             fix="install torchtitan==0.3.0, or try it with "
             'torchtitan.options=["--parallelism.spmd_backend", "spmd_types"]',
         )
 
 
 def _batch_sizes(ready: Prepared, *, row_tokens: int) -> Json:
-    """Return the sizes of rows and batches, by the names of the installed torchtitan."""
+    """Return the sizes of rows and batches, as the installed torchtitan names them."""
     rows_at_once = ready.recipe.training.micro_batch_rows
     if not _IS_MAIN:
         return {
@@ -212,7 +212,7 @@ def _param_groups(recipe: TrainRecipe) -> list[ParamGroupConfig]:
 def _loss(
     recipe: TrainRecipe, vocabulary: int, *, row_tokens: int
 ) -> ChunkedLossWrapper.Config:
-    """Return the loss in chunks of equal length, of at most `loss_block_tokens` tokens."""
+    """Return the loss in equal chunks of at most `loss_block_tokens` tokens."""
     local_tokens = row_tokens // recipe.hardware.ranks_per_row
     chunks = -(-local_tokens // recipe.memory.loss_block_tokens)
     while local_tokens % chunks:
@@ -399,7 +399,10 @@ class RowsLoader(BaseDataLoader):  # type: ignore[misc]
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many steps were read; `launch` checks that the data are the same."""
+        """Return how many steps were read.
+
+        `launch` checks that the data are the same.
+        """
         return {"steps": self._calls // self._calls_per_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

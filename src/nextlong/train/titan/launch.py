@@ -69,8 +69,8 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     final = Path(recipe.out) / "final"
     if _is_finished(ready):
         tables.say(
-            f"all {recipe.training.steps} steps are done; choose another `out` to train "
-            "from the start",
+            f"all {recipe.training.steps} steps are done; choose another `out` to "
+            "train from the start",
             console,
         )
     elif "WORLD_SIZE" in os.environ:
@@ -232,10 +232,10 @@ def _is_finished(ready: Prepared) -> bool:
 
 
 def _finish(ready: Prepared) -> None:
-    """Make torchtitan's last save `final/`: add config, tokenizer and record, rename it.
+    """Make torchtitan's last save `final/`.
 
-    Raises RunError if a shard is missing or torn, or if there is neither the last save
-    nor a `final/` of this recipe.
+    Adds config, tokenizer and record, and renames it. Raises RunError if a shard is
+    missing or torn, or if there is neither the last save nor a `final/` of this recipe.
     """
     recipe = ready.recipe
     saved = _last_save(recipe)

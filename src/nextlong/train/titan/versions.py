@@ -32,7 +32,8 @@ def installed_version() -> Literal["0.3", "main"]:
         raise RecipeError(
             where=f"torch {torch.__version__}",
             problem="it is too old for torchtitan: it lacks "
-            "torch.distributed.set_timeout, which torchtitan calls after the first step",
+            "torch.distributed.set_timeout, which torchtitan calls after the first "
+            "step",
             fix="install a torch newer than 2.13 (torchtitan is developed against "
             "torch's nightly builds)",
         )
