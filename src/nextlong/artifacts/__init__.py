@@ -1,1 +1,4 @@
-"""Artifacts: read the files of finished steps: typed results, look-ups, rows, and the variants of a run directory."""
+"""Artifacts: read the files of finished steps.
+
+They give typed results, look-ups, rows, and the variants of a run directory.
+"""

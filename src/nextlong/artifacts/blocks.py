@@ -1,8 +1,9 @@
 """Blocks: SEQUENCES turned into rows with everything looked up that they refer to.
 
-In:  record batches of SEQUENCES, and the files they refer to. Out: `Resolved` blocks, to
-join, slice and pack: everything is looked up for a block at a time and each shard is
-opened once, because opening a file costs more than reading the few values needed from it.
+In:  record batches of SEQUENCES, and the files they refer to. Out: `Resolved` blocks,
+to join, slice and pack: everything is looked up for a block at a time and each shard is
+opened once, because opening a file costs more than reading the few values needed from
+it.
 
 `cuts_of` returns how many characters the first tokens of a chunk cover. A character
 that a cut leaves incomplete is not covered, unless it is the only one. Ids of a
@@ -39,9 +40,10 @@ if TYPE_CHECKING:
 
 
 class Cuts(NamedTuple):
-    """What the first 0, 1, … n tokens of a chunk of n tokens cover, shape (n + 1,) each.
+    """What the first 0, 1, … n tokens of a chunk of n tokens cover.
 
-    `chars` counts whole characters; `between` says whether the cut falls between two.
+    Each array has shape (n + 1,). `chars` counts whole characters; `between` says
+    whether the cut falls between two.
     """
 
     chars: Ints
@@ -90,9 +92,9 @@ Wanted = Literal["ids", "domains", "spans", "texts"]
 def resolve(
     run: SequenceFiles, part: int, *, first: int = 0, take: int | None = None
 ) -> Iterator[Resolved]:
-    """Yield sequences [first, take) of SEQUENCES file `part` in blocks, small ones first.
+    """Yield sequences [first, take) of SEQUENCES file `part` in blocks.
 
-    Without `take`, up to the end.
+    Small blocks come first. Without `take`, up to the end.
     """
     with pa.ipc.open_file(pa.memory_map(str(run.sequences[part]))) as reader:
         last = reader.num_record_batches if take is None else take
@@ -296,7 +298,10 @@ def domains_of(
 def _leading_spans(
     chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints
 ) -> Ints:
-    """Return the first meta-chunk or document of each sequence, or its first chunk, (n,)."""
+    """Return the first meta-chunk or document of each sequence, (n,).
+
+    A sequence without either has its first chunk instead.
+    """
     firsts = span_offsets[:-1]
     chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
     is_leading = np.isin(roles, (schemas.META, schemas.DOCUMENT))

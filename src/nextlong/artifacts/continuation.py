@@ -1,7 +1,7 @@
 """Continuation: encode a chunk as the part of its document that it is.
 
-In:  the texts of chunks, and whether each begins its document. Out: the ids, offsets or decoded text that the chunk has
-within its document.
+In:  the texts of chunks, and whether each begins its document. Out: the ids, offsets or
+decoded text that the chunk has within its document.
 
 The tokenizers of Llama 2, Mistral and other SentencePiece models put a space before a
 text (`Prepend`, `Metaspace`, `add_prefix_space`). In Hugging Face `tokenizers` that
@@ -50,10 +50,10 @@ class Context(NamedTuple):
 
 
 def contexts_of(tokenizer: Tokenizer) -> tuple[Context, ...]:
-    """Return the contexts for continuations; () if the tokenizer puts no space before a text.
+    """Return the contexts for continuations.
 
-    Raises TokenizerError for a tokenizer that puts a space before a text, but restores
-    none of the contexts.
+    There are none if the tokenizer puts no space before a text. Raises TokenizerError
+    for a tokenizer that puts a space before a text, but restores none of the contexts.
     """
     if not _adds_space(tokenizer):
         return ()
@@ -86,7 +86,10 @@ def encode_within(
     contexts: Sequence[Context],
     encode: Encode,
 ) -> list[_Ids]:
-    """Return the ids of each chunk within its document; `begins` tells which chunks begin their document."""
+    """Return the ids of each chunk within its document.
+
+    `begins` tells which chunks begin their document.
+    """
     is_continuation = [bool(contexts) and not begin for begin in begins]
     alone = [
         "" if continues else text
@@ -131,7 +134,10 @@ def continuation_ids(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 
 
 def offsets_within(tokenizer: Tokenizer, text: str, *, begins: bool) -> Ints:
-    """Return the first character of each token of a chunk and the one after its last, shape (tokens, 2)."""
+    """Return the first character of each token of a chunk and the one after its last.
+
+    The shape is (tokens, 2).
+    """
     contexts = () if begins else contexts_of(tokenizer)
     for context in contexts or (_NO_CONTEXT,):
         whole = tokenizer.encode(context.text + text, add_special_tokens=False)
@@ -143,7 +149,10 @@ def offsets_within(tokenizer: Tokenizer, text: str, *, begins: bool) -> Ints:
 
 
 def decode_within(tokenizer: Tokenizer, ids: Sequence[int], *, begins: bool) -> str:
-    """Return the text of a chunk's ids within its document; a decoder strips the space before a text."""
+    """Return the text of a chunk's ids within its document.
+
+    A decoder strips the space before a text.
+    """
     for context in () if begins else contexts_of(tokenizer):
         before_ids = context.ids.tolist()
         before = tokenizer.decode(before_ids, skip_special_tokens=False)
@@ -162,7 +171,10 @@ def _joined(tokenizer: Tokenizer, tokens: Sequence[str]) -> str:
 
 
 def _adds_space(tokenizer: Tokenizer) -> bool:
-    """Return whether parts of a text that are encoded one by one get a space that the whole does not have."""
+    """Return whether parts of a text get a space that the whole does not have.
+
+    The parts are encoded one by one.
+    """
     for left, right in _NEIGHBOURS:
         encodings = [
             tokenizer.encode(text, add_special_tokens=False)

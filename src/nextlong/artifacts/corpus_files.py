@@ -29,7 +29,7 @@ _Column = NDArray[Any]  # of a table, one value per row
 
 
 def _one_document_column(name: str) -> pa.ipc.IpcReadOptions:
-    """Return how to read one column of DOCUMENTS, so that the others stay compressed."""
+    """Return how to read one column of DOCUMENTS so that the others stay compressed."""
     field = schemas.DOCUMENTS.get_field_index(name)
     return pa.ipc.IpcReadOptions(included_fields=[field])
 

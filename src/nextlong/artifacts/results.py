@@ -146,7 +146,7 @@ class DraftFiles(StepFiles):
 
 
 class ReferencedChunksResult(TaskResult):
-    """The drafts taken from each file and in total, and the chunks that they refer to."""
+    """The drafts taken from each file and in total, and the chunks they refer to."""
 
     take: tuple[int, ...]
     drafts: int
@@ -162,7 +162,7 @@ class ReferencedChunksFiles(StepFiles):
 
 
 class TokensFiles(StepFiles):
-    """The TOKENS of every shard: the ids of its referenced chunks, and their borders."""
+    """The TOKENS of every shard: ids of its referenced chunks, and their borders."""
 
     step = "tokens"
     # (chunks + 1,) where the ids of each chunk begin in `ids`.

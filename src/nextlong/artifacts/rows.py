@@ -1,11 +1,11 @@
 """Rows: the rows of a data set as memory-mapped tokens, in any order.
 
-In:  the SEQUENCES of one or more runs, and which of them are in which row. Out: token ids
-and spans of a row; the order of an epoch. No text is read: files are opened when a row
-first needs them, and `Rows` that are sent to another process do not take their open files
-along. The rows of a rank are a pure function of its arguments: ranks need no
-communication, and an interrupted epoch resumes from the number of rows that all ranks have
-read, with any number of ranks or workers.
+In:  the SEQUENCES of one or more runs, and which of them are in which row. Out: token
+ids and spans of a row; the order of an epoch. No text is read: files are opened when a
+row first needs them, and `Rows` that are sent to another process do not take their open
+files along. The rows of a rank are a pure function of its arguments: ranks need no
+communication, and an interrupted epoch resumes from the number of rows that all ranks
+have read, with any number of ranks or workers.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ SPANS: Final = np.dtype(
 
 
 class Rows:
-    """Random access to rows: row i holds the sequences index[offsets[i]:offsets[i + 1]].
+    """Random access to rows.
 
-    The `run` of a SEQUENCE_INDEX row is its source.
+    Row i holds the sequences index[offsets[i]:offsets[i + 1]]. The `run` of a
+    SEQUENCE_INDEX row is its source.
     """
 
     def __init__(

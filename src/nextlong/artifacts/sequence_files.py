@@ -1,8 +1,8 @@
 """Sequence files: SEQUENCES, and the files of text, tokens and tokenizer they refer to.
 
-In:  finished steps by name. Out: `SequenceFiles` with paths and the ids inserted between
-chunks, which other processes can open without the recipe; `TokenStore`, the tokens of
-chunks by id.
+In:  finished steps by name. Out: `SequenceFiles` with paths and
+the ids inserted between chunks, which other processes can open
+without the recipe; `TokenStore`, the tokens of chunks by id.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class TokenStore:
     def ids(
         self, chunk_ids: Ints, *, starts: Ints, stops: Ints
     ) -> tuple[NDArray[np.int32], Ints]:
-        """Return the ids of all chunks, concatenated, and their offsets, shape (n + 1,).
+        """Return the ids of all chunks, concatenated, and their offsets, (n + 1,).
 
         `starts` and `stops` are the chunks' `bounds`.
         """

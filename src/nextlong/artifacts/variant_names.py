@@ -167,7 +167,10 @@ def _preferred_names(
 
 
 def _overridden_settings(recipe: Recipe, settings: Json, run_dir: Path) -> Json:
-    """Return what the overrides of a recipe change; all that differs if that is nothing."""
+    """Return what the overrides of a recipe change.
+
+    If that is nothing, return all that differs.
+    """
     if recipe.own is None:
         differing = _settings_of(settings)
     else:

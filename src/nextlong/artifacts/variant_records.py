@@ -1,10 +1,10 @@
 """Variant records: the variants of a run directory, and what each consists of.
 
-In:  a recipe and its finished steps. Out: `variants/NAME.json` with the recipe, the step
-folders and the number of sequences, and `NAME.yaml`, the recipe to run again. `run.json`
-names the variant that `RUN` opens: that of the recipe's own settings, not one made with
---set, unless it is the only one. It is written last, so that after a kill `RUN` opens a
-finished variant, the new or the previous one.
+In:  a recipe and its finished steps. Out: `variants/NAME.json` with the recipe, the
+step folders and the number of sequences, and `NAME.yaml`, the recipe to run again.
+`run.json` names the variant that `RUN` opens: that of the recipe's own settings, not
+one made with --set, unless it is the only one. It is written last, so that after a kill
+`RUN` opens a finished variant, the new or the previous one.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Variant:
 
     @property
     def settings(self) -> Json:
-        """The recipe with paths that start from the run directory, wherever it is now."""
+        """The recipe with paths from the run directory, wherever it is now."""
         return seen_from_run(self.recipe, Path(self.folder), self.run_dir)
 
     @property
@@ -128,7 +128,10 @@ def _holds_run(path: Path) -> bool:
 
 
 def unfinished_steps(run_dir: Path) -> str:
-    """Describe where a run stopped; "" if no task of an unfinished step had finished."""
+    """Describe where a run stopped.
+
+    The text is empty if no task of an unfinished step had finished.
+    """
     # Folders are numbered in the order of the route.
     folders = sorted(path for path in run_dir.glob(_STEP_FOLDERS) if path.is_dir())
     tasks_by_step = {}
@@ -181,9 +184,9 @@ def current(run_dir: Path) -> str | None:
 
 
 def opened(run_dir: Path) -> str | None:
-    """Return the name of the variant that `RUN` opens: the current one, or the only one.
+    """Return the name of the variant that `RUN` opens.
 
-    None if there are several.
+    It is the current one, or the only one. None if there are several.
     """
     name = current(run_dir)
     if name is not None:

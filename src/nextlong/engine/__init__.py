@@ -1,1 +1,4 @@
-"""Engine: run steps with fingerprints, atomic files, manifests, executors and caching; it knows no particular step."""
+"""Engine: run steps; it knows no particular step.
+
+It does so with fingerprints, atomic files, manifests, executors and caching.
+"""

@@ -1,4 +1,4 @@
-"""Ray: run tasks on a cluster whose nodes all see the run directory under the same path.
+"""Ray: run tasks on a cluster whose nodes see the run directory at one path.
 
 Or on one started on this machine. Tasks are the same calls as in `local`. A task whose
 worker or node is lost is retried on another; a task that raises an error is not. What
@@ -504,7 +504,8 @@ def _error_of(label: str, outcome: _Outcome) -> Exception:
     if outcome.kind == "no folder":
         return RunError(
             where=label,
-            problem=f"it cannot run on node {node}, which has no folder {outcome.value}",
+            problem=f"it cannot run on node {node}, which has no folder "
+            f"{outcome.value}",
             fix=f"mount it under the same path on every node, {_KEPT}",
         )
     # An error that cannot be pickled, or not be read here, is shown as text.

@@ -1,8 +1,10 @@
 """Runner: run steps in a run directory, reusing finished ones.
 
-In:  steps in order, and an executor. Out: finished steps, each with a manifest. A step starts as soon as its own inputs are
-finished, beside other running steps, so that steps with a single task leave fewer cores idle. After a kill at any moment, the
-next call runs only the tasks whose files are not confirmed, and the bytes equal those of an uninterrupted run.
+In:  steps in order, and an executor. Out: finished steps, each with a manifest. A step
+starts as soon as its own inputs are finished, beside other running steps, so that steps
+with a single task leave fewer cores idle. After a kill at any moment, the next call
+runs only the tasks whose files are not confirmed, and the bytes equal those of an
+uninterrupted run.
 """
 
 from __future__ import annotations
@@ -421,7 +423,8 @@ def run_array_job(
             raise RunError(
                 where=name,
                 problem=(
-                    f"it needs the step {before.name}, which is not finished in {run_dir}"
+                    f"it needs the step {before.name}, which is not finished "
+                    f"in {run_dir}"
                 ),
                 fix=(
                     f"run `nextlong run RECIPE --before {name}` first, with the same "

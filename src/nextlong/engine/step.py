@@ -25,7 +25,10 @@ from nextlong.errors import RunError
 
 
 class TaskResult(BaseModel, frozen=True):
-    """What one task returns besides its files, stored in the manifest; the base class is empty."""
+    """What one task returns besides its files; the base class is empty.
+
+    It is stored in the manifest.
+    """
 
 
 _ResultT = TypeVar("_ResultT", bound=TaskResult)
@@ -185,7 +188,10 @@ def _in_folder(folder: str, names: Sequence[str]) -> Files:
 
 @dataclass(frozen=True)
 class Artifact:
-    """A finished step: its folder, and the manifest with its files and the results of its tasks."""
+    """A finished step: its folder, and its manifest.
+
+    The manifest has its files and the results of its tasks.
+    """
 
     name: str
     folder: Path
@@ -241,14 +247,14 @@ class Artifact:
         return only
 
     def of_earlier_version(self, lacks: str) -> RunError:
-        """Return the error for a step that an earlier version made without something."""
+        """Return the error for a step made without something by an earlier version."""
         versions = self.manifest.get("versions", {})
         version = versions.get("nextlong", "of unknown version")
         return RunError(
             where=self.folder,
             problem=(
-                f"it has no {lacks}, because its step {self.name} was made by an earlier "
-                f"version (nextlong {version})"
+                f"it has no {lacks}, because its step {self.name} was made by an "
+                f"earlier version (nextlong {version})"
             ),
             fix="run the recipe again; unchanged steps are reused",
         )

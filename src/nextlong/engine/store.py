@@ -1,10 +1,10 @@
 """Store: write files that are either complete or absent, and check them later.
 
 In:  the private folder of a task. Out: files and a marker in the folder of the step.
-`commit_part` runs in the process that wrote the files: it syncs, hashes and renames them
-and writes the marker last, so a marker guarantees complete files, also after a power
-failure and on network file systems, where another machine could not have synced them. A
-step is finished once its manifest exists.
+`commit_part` runs in the process that wrote the files: it syncs, hashes and renames
+them and writes the marker last, so a marker guarantees complete files, also after a
+power failure and on network file systems, where another machine could not have synced
+them. A step is finished once its manifest exists.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class _Refusal(NamedTuple):
 
 _FULL_DISK: Final = _Refusal(
     "it could not be written, because the disk is full, or your quota is exceeded",
-    "free space (`nextlong plan` estimates it), then run again: finished steps are kept",
+    "free space (`nextlong plan` estimates it), then run again: finished steps are "
+    "kept",
 )
 _READ_ONLY: Final = _Refusal("it cannot be written ({reason})", _OTHER_FOLDER)
 _REFUSALS: Final = {

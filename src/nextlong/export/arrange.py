@@ -39,7 +39,7 @@ FEWER_LEFT_OUT: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """The settings of a data set: split, mix of several runs in proportions, packing."""
+    """The settings of a data set: split, mix of runs in proportions, packing."""
 
     mix: tuple[float, ...] | None
     by: Literal["sequences", "tokens"]

@@ -99,11 +99,11 @@ def publish(
     others: Literal["refuse", "replace"] = "refuse",
     threads: int = 8,
 ) -> list[str]:
-    """Send files to a local folder or fsspec URL; return the names of those that were sent.
+    """Send files to a local folder or fsspec URL; return the names of those sent.
 
-    `others`: refuse or replace files of earlier pushes that are not among `files`. Files
-    that no push has sent are never deleted. Raises ExportError with the fix; RunError if
-    a file differs from the run's record.
+    `others`: refuse or replace files of earlier pushes that are not among `files`.
+    Files that no push has sent are never deleted. Raises ExportError with the fix;
+    RunError if a file differs from the run's record.
     """
     target = Destination(destination)
     with _refusals(destination):
@@ -380,9 +380,9 @@ class Destination:
                 clash = " and would be overwritten"
             raise ExportError(
                 where=self.url,
-                problem=f"it contains {counted(len(strangers), 'file')} that nextlong did "
-                f"not export, such as {strangers[0]!r}, which readers would take for "
-                f"part of the data set{clash}",
+                problem=f"it contains {counted(len(strangers), 'file')} that nextlong "
+                f"did not export, such as {strangers[0]!r}, which readers would take "
+                f"for part of the data set{clash}",
                 fix="choose an empty destination or remove them",
             )
         return sizes, known

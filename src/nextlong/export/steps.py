@@ -1,8 +1,9 @@
 """Build the export steps: sequences → rows → files of each format.
 
 In:  SEQUENCES (references) of one or more runs, and the files that they refer to.
-Out: the rows (`export/arrange.py`), then the files of each shard in the requested formats
-     (modules of `formats/`) and, once all shards are written, the format's index of them.
+Out: the rows (`export/arrange.py`), then the files of each
+     shard in the requested formats (modules of `formats/`) and,
+     once all shards are written, the format's index of them.
 
 Rows are resolved run by run in blocks of about eight million tokens.
 """
@@ -93,11 +94,12 @@ def export_steps(
     mix: Sequence[float] = (),
     by: Literal["sequences", "tokens"] = "sequences",
 ) -> list[Step]:
-    """Return the steps that write every format; they read the files of the steps `read`.
+    """Return the steps that write every format.
 
-    See `read_steps`. `sequences` is the recipe's `compose.sequences`; `others` are
-    those of other runs, with their finished steps. `mix` are the proportions of all
-    runs, the recipe's own first; if empty, all sequences are used.
+    They read the files of the steps `read`. See `read_steps`. `sequences` is the
+    recipe's `compose.sequences`; `others` are those of other runs, with their finished
+    steps. `mix` are the proportions of all runs, the recipe's own first; if empty, all
+    sequences are used.
     """
 
     def files_of_runs(done: Artifacts) -> list[SequenceFiles]:
@@ -151,7 +153,10 @@ def export_steps(
 def _arrangement(
     export: Export, *, mix: Sequence[float], by: Literal["sequences", "tokens"]
 ) -> Arrangement:
-    """Return the settings of the rows; those that change nothing have their defaults."""
+    """Return the settings of the rows.
+
+    Those that change nothing have their defaults.
+    """
     is_split = export.validation > 0
     return Arrangement(
         mix=tuple(mix) or None,
@@ -308,7 +313,7 @@ def _format_step(
 
 
 def _changing_keys(export: Export, written: Format) -> Json:
-    """Return the keys of the format but compression, without values that change nothing.
+    """Return the keys of the format that change something, but compression.
 
     These are not part of the fingerprint.
     """
@@ -437,7 +442,7 @@ def _export_shard(
 
 
 def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> TaskResult:
-    """Write the format's files that describe all shards, from the results of `write`."""
+    """Write the files that describe all shards, from the results of `write`."""
     close = format_of(name).close
     if close is not None:
         close(out.parent, shards)

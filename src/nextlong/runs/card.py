@@ -2,8 +2,8 @@
 
 In:  what a recipe exported, and the folder of each split. Out: the card: YAML front
 matter (made by PyYAML, so that any name survives) and Markdown from the template
-card.md; and the record beside it. A card is published, so it shows only the last part of
-paths and URLs.
+card.md; and the record beside it. A card is published, so
+it shows only the last part of paths and URLs.
 """
 
 from __future__ import annotations

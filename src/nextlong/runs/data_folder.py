@@ -1,8 +1,8 @@
 """Data folder: `RUN/data/`, where people and trainers find the rows of each format.
 
 In:  what was exported. Out: `data/README.md`, the data card, and for each format
-`data/FORMAT/` as `export --into` delivers it: the files, a card and `manifest.json`. The
-rows of a variant made with --set lie in `data/NAME/`, those of a mix in
+`data/FORMAT/` as `export --into` delivers it: the files, a card and `manifest.json`.
+The rows of a variant made with --set lie in `data/NAME/`, those of a mix in
 `data/mix-RUN+RUN-HASH/`.
 
 The files are hard links to those in the folders of the steps (decision 0016), so they
@@ -192,7 +192,10 @@ def remove_stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> None:
 
 
 def _stale_in(folder: Path, *, kept: set[str], rows: set[str]) -> list[Path]:
-    """Return what is stale in the folder of a variant or a mix, with its card if all is."""
+    """Return what is stale in the folder of a variant or a mix.
+
+    The card of the folder is among it if all is.
+    """
     formats = delivered_in(folder)
     is_mix = folder.name.startswith(MIX)
     stale = []

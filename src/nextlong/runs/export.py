@@ -178,7 +178,7 @@ def export(
 def _with_short_documents(
     runs: Sequence[str | Path], *, tokens: int | None, reporter: Reporter | None
 ) -> list[str | Path]:
-    """Return runs with each file of short documents replaced by a run that is made of it.
+    """Return runs, with each file of short documents replaced by a run made of it.
 
     The first run cannot be one.
     """
@@ -297,7 +297,10 @@ def _check_override(override: str) -> None:
 
 
 def _recipe_with(run: Run, settings: Sequence[str]) -> Recipe:
-    """Return the run's recipe with some settings, and without keys they make useless."""
+    """Return the run's recipe with some settings.
+
+    Keys that they make useless are left out.
+    """
     # Publish only where this export is asked to, not where the run's recipe did.
     settings = ["export.push=null", *settings]
     data = merge(run.recipe.model_dump(mode="json"), settings)

@@ -100,7 +100,7 @@ class Exported:
         return self.done[export_steps.step_name(name, split)]
 
     def tokens(self, name: str, split: str) -> int:
-        """Return the tokens in the files of a split, with those that the format adds."""
+        """Return the tokens in the files of a split, with those the format adds."""
         shards = self.step(name, split).results(ShardResult)
         # A format that adds no tokens does not count them.
         counted = [shard.tokens for shard in shards if shard.tokens is not None]

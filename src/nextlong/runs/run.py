@@ -152,7 +152,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Its name in a mix: that of its directory, with the variant's if it was named."""
+        """Its name in a mix: its directory's, with the variant's if it was named."""
         return Path(str(self)).name
 
     def _repr_html_(self) -> str:

@@ -1,8 +1,8 @@
 """Synthesize: from texts in memory to a finished run, in one call.
 
-In:  strings, dictionaries or a `datasets.Dataset`. Out: a `Run` in a folder named by the
-texts, so that the same texts with other settings reuse what is embedded and searched
-already.
+In:  strings, dictionaries or a `datasets.Dataset`. Out: a `Run`
+in a folder named by the texts, so that the same texts with
+other settings reuse what is embedded and searched already.
 
 Everything runs in this process, so that a script needs no `if __name__ == "__main__":`
 and a notebook no script; for a corpus of gigabytes write a recipe (`nextlong init`),
@@ -87,19 +87,19 @@ def synthesize(
         texts: strings, dictionaries, or a `datasets.Dataset`, whose rows are
             dictionaries.
         tokenizer: a tokenizer.json, a folder with one, a hub name, or a tokenizer of
-            `transformers` or `tokenizers`. None trains a stand-in on the texts, which is
-            not compatible with any pretrained model. Each sequence begins and ends as
-            `nextlong init` finds it: with EOS, and with BOS if the tokenizer puts it
+            `transformers` or `tokenizers`. None trains a stand-in on the texts, which
+            is not compatible with any pretrained model. Each sequence begins and ends
+            as `nextlong init` finds it: with EOS, and with BOS if the tokenizer puts it
             before every text; other tokens, or none: settings=["tokenizer.eos=null"].
         seq_len: tokens of each sequence, exactly; "128k" counts 1,024s.
         num_sequences: how many; "all": one from each text that can be extended.
         text: the column with the text, as in a recipe: a string, a path such as
             "body_text[].text", or several columns to join. None chooses one by its name
             and values, as `nextlong init` does, and says which.
-        id: the column with ids. None chooses one in the same way; without any, documents
-            are numbered, and so are those whose id is null.
-        folder: where texts and run are kept; by default `nextlong-runs/`, in the working
-            directory, and a hash of the texts.
+        id: the column with ids. None chooses one in the same way; without any,
+            documents are numbered, and so are those whose id is null.
+        folder: where texts and run are kept; by default `nextlong-runs/`, in the
+            working directory, and a hash of the texts.
         settings: other recipe keys, as `--set` takes them: "mine.near_duplicates=0.9".
         progress: show the steps, as bars on a terminal and as lines elsewhere.
 
@@ -167,7 +167,10 @@ def _overrides(settings: Iterable[str]) -> list[str]:
 
 
 def _chunk_chars(target_tokens: int, chars: Sequence[int]) -> int:
-    """Return a chunk size at which sequences, and texts of these `chars`, hold several."""
+    """Return a chunk size with several chunks in a sequence and in a text.
+
+    `chars` are the sizes of the texts.
+    """
     of_sequence = target_tokens * TYPICAL_CHARS_PER_TOKEN / _CHUNKS_PER_SEQUENCE
     of_text = statistics.median(chars) / _CHUNKS_PER_DOCUMENT
     at_least_min = max(_MIN_CHUNK_CHARS, min(of_sequence, of_text))
@@ -279,7 +282,7 @@ def _named_columns(text: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _without(record: Mapping[str, Any], id_column: str | None) -> dict[str, Any]:
-    """Return a row without the column that is named for the ids: it cannot be the text."""
+    """Return a row without the column named for the ids: it cannot be the text."""
     return {name: value for name, value in record.items() if name != id_column}
 
 

@@ -1,8 +1,8 @@
 """BABILong: facts between the sentences of a long text, and a question about them.
 
-Kuratov et al. 2024, arXiv 2406.10149: qa1 to qa5 of bAbI (Weston et al. 2015), generated
-with bAbI's words; prompts, budget and grader are those of booydar/babilong at 7a6efee. What
-differs: docs/evaluate/generated.md.
+Kuratov et al. 2024, arXiv 2406.10149: qa1 to qa5 of bAbI (Weston et al. 2015),
+generated with bAbI's words; prompts, budget and grader are those of booydar/babilong at
+7a6efee. What differs: docs/evaluate/generated.md.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class _Walk:
 def _walked(draw: random.Random, name: str) -> _Story:
     """Return a story of people who walk about with things.
 
-    qa1: where a person is. qa2: where a thing is that somebody carried. qa3: where a thing
-    was before it was somewhere.
+    qa1: where a person is. qa2: where a thing is that somebody carried. qa3: where a
+    thing was before it was somewhere.
     """
     walk = _Walk(draw)
     for _ in range(draw.randint(*_STEPS[name])):

@@ -64,7 +64,7 @@ def _samples(request: TaskRequest, variant: str) -> Iterator[Sample]:
 def _truncate_middle(
     request: TaskRequest, text: str, budget: int
 ) -> tuple[str, tuple[int, ...] | None]:
-    """Return the text, or its first and last tokens in equal parts, and the ids of these.
+    """Return the text, or its first and last tokens in equal parts, and their ids.
 
     A BOS counts in the first part; a whole text comes without ids.
     """
@@ -112,8 +112,8 @@ _SPLITS: Final = (
     ("Long", "length", "long"),
 )
 _ABOUT: Final = (
-    "Prompts over 120,000 tokens, or over the length, are cut in their middle; an answer "
-    "without a letter is wrong."
+    "Prompts over 120,000 tokens, or over the length, are cut in their middle; an "
+    "answer without a letter is wrong."
 )
 _task = partial(
     Task,

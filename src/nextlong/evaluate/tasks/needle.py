@@ -18,8 +18,8 @@ from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks.haystack import haystack_text, haystacks
 
 _NEEDLE: Final = (
-    " The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on "
-    "a sunny day."
+    " The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park "
+    "on a sunny day."
 )
 _FACTS: Final = ("eat a sandwich", "Dolores Park")
 _PREFIX: Final = "\n\nAnswer: The best thing to do in San Francisco is"

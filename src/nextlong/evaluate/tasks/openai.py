@@ -171,8 +171,8 @@ def _mined_conversation(
     answer = mark + metas[asked].text
     subject = metas[0].subject
     question = (
-        f"Prepend {mark} to the {_ORDINALS[asked]} (1 indexed) passage about {subject}. "
-        "Do not include any other text in your response."
+        f"Prepend {mark} to the {_ORDINALS[asked]} (1 indexed) passage about "
+        f"{subject}. Do not include any other text in your response."
     )
     answer_tokens = request.tokenizer.count(answer) + 16
     question_tokens = request.tokenizer.count(question) + 64

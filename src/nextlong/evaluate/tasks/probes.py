@@ -80,8 +80,8 @@ def _check_run(model: HuggingFaceModel, run_dir: Path | None) -> None:
         sizes = f"{len(model_vocab):,} entries against {len(run_vocab):,}"
         raise EvaluateError(
             where="dependency",
-            problem=f"the model's tokenizer is not that of {run.path} ({sizes}, or other "
-            "ids)",
+            problem=f"the model's tokenizer is not that of {run.path} ({sizes}, or "
+            "other ids)",
             fix="give a model with the run's tokenizer, or run the recipe again with "
             "the model's: its embeddings are reused",
         )
@@ -378,7 +378,10 @@ def _context_tokens(
 
 
 def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
-    """Return the attention of the last of `ids`, shape (layers, tokens): mean of heads."""
+    """Return the attention of the last of `ids`, the mean of all heads.
+
+    The shape is (layers, tokens).
+    """
     torch = required("torch")
     transformers = required("transformers")
     masks = required("transformers.masking_utils")
@@ -597,8 +600,8 @@ TASKS: Final = (
         columns=_CONTEXT
         | _PROMPT
         | {"First, prompt, no sink": "first_third_whole_without_sink"},
-        about="Share of the last token's attention, percent, mean over layers and heads "
-        "(paper, §5.1 and App. B.4).",
+        about="Share of the last token's attention, percent, mean over layers and "
+        "heads (paper, §5.1 and App. B.4).",
     ),
     Probe(
         name="short",

@@ -1,10 +1,10 @@
-"""RULER's 13 tasks (Hsieh et al. 2024, arXiv 2404.06654), as NVIDIA's generator makes them.
+"""RULER's 13 tasks (Hsieh et al. 2024, arXiv 2404.06654).
 
-Random numbers come from one stream per task, in the order of NVIDIA's scripts
-(scripts/data/synthetic/*.py), so that the same seed, words, essays and tokenizer give
-the same prompts. The context is the largest that fits: a binary search finds its size,
-and a sample that is still too long loses `step` units at a time. Deliberate
-differences: docs/evaluate/ruler.md.
+They are made as NVIDIA's generator makes them. Random numbers come from one stream per
+task, in the order of NVIDIA's scripts (scripts/data/synthetic/*.py), so that the same
+seed, words, essays and tokenizer give the same prompts. The context is the largest that
+fits: a binary search finds its size, and a sample that is still too long loses `step`
+units at a time. Deliberate differences: docs/evaluate/ruler.md.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _fitting(
     size: int,
     step: int,
 ) -> Iterator[Sample | None]:
-    """Yield each sample with `size` units of context, or None if it cannot be made to fit.
+    """Yield each sample with `size` units of context, or None if it cannot fit.
 
     A sample that is too long is drawn again with `step` units less at a time.
     """
@@ -158,8 +158,8 @@ def _fitting(
 # Needles: the score is the share of values that are found.
 
 _NOISE: Final = (
-    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back "
-    "again."
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and "
+    "back again."
 )
 _DEPTHS: Final = [int(depth) for depth in np.linspace(0, 100, num=40).round()]
 _NEEDLE: Final = "One of the special magic {kind} for {key} is: {value}."
@@ -294,7 +294,7 @@ def _in_essay(
 def _in_lines(
     size: int, needles: Sequence[str], form: _Form, draw: random.Random
 ) -> str:
-    """Return lines of noise, or needles that nobody asks for, with the needles in them."""
+    """Return lines of noise, or needles nobody asks for, with the needles in them."""
     hay = [_NOISE] * size
     if form.haystack == "needle":
         hay = []
@@ -318,8 +318,8 @@ _EXAMPLE_TOKENS: Final = 500
 _EXAMPLE_VALUE: Final = "12345"
 _EXAMPLE_STEP: Final = 5
 _TRACKED: Final = (
-    " Answer: According to the chain(s) of variable assignment in the text above, {count} "
-    "variables are assigned the value {value}, they are: "
+    " Answer: According to the chain(s) of variable assignment in the text above, "
+    "{count} variables are assigned the value {value}, they are: "
 )
 
 
@@ -425,7 +425,7 @@ _LISTED: Final = " Answer: The top 10 words that appear most often in the list a
 
 
 class _WordLists:
-    """Draws numbered lists; of few or of many words, by the number that is asked for."""
+    """Draws numbered lists; of few or of many words, by the number asked for."""
 
     def __init__(self, request: TaskRequest) -> None:
         words: set[str] = set()
@@ -505,8 +505,8 @@ _ALPHA: Final = 2.0
 _LETTERS: Final = 6
 _CODED_BUDGET: Final = 50
 _DECODED: Final = (
-    " Answer: According to the coded text above, the three most frequently appeared words "
-    "are:"
+    " Answer: According to the coded text above, the three most frequently appeared "
+    "words are:"
 )
 
 
@@ -551,7 +551,10 @@ def _new_vocabulary(draw: random.Random, size: int, *, seed: int) -> list[str]:
 
 
 def _coded(vocabulary: Sequence[str], words: int, *, seed: int) -> Sample:
-    """Return a question about a text of `words` words, with frequencies by Zipf's law."""
+    """Return a question about a text of `words` words.
+
+    Their frequencies follow Zipf's law.
+    """
     from scipy.special import zeta
 
     # (vocabulary,) how often each word occurs.
@@ -636,7 +639,10 @@ def _read_squad(data: DataFiles) -> _Questions:
 
 
 def _read_hotpotqa(data: DataFiles) -> _Questions:
-    """Read HotpotQA's distractor setting: ten documents per question, title and text."""
+    """Read HotpotQA's distractor setting.
+
+    It has ten documents per question, each with title and text.
+    """
     items = data.json(_HOTPOTQA, _HOTPOTQA_SHAPE)
     contexts = []
     for item in items:

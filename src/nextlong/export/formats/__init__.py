@@ -1,1 +1,4 @@
-"""Formats: resolved sequences → what trainers read. One file a format; each takes an iterable of `Resolved` blocks."""
+"""Formats: resolved sequences → what trainers read.
+
+One file a format; each takes an iterable of `Resolved` blocks.
+"""

@@ -2,8 +2,8 @@
 
 Files: `data-00000-of-00008.arrow` (Arrow stream format) for each shard, and
 `dataset_info.json` and `state.json`, as `save_to_disk` of the `datasets` library writes
-them. That library copies a complete table and saves it from one process; here shards are
-written in parallel, block by block, and the core does not need `datasets`.
+them. That library copies a complete table and saves it from one process; here shards
+are written in parallel, block by block, and the core does not need `datasets`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nextlong.text import Json
 
 
 class _ArrowShard(ShardResult):
-    """A shard: its file, the hash of its content, and the columns that padding added."""
+    """A shard: its file, the hash of its content, and the columns padding added."""
 
     file: str
     xxh3: str
@@ -65,7 +65,10 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _ArrowShard
 
 
 def _add_hash(content: xxhash.xxh3_64, column: pa.ChunkedArray) -> None:
-    """Add the bytes of a column to a hash; a column without nulls has no buffer of them."""
+    """Add the bytes of a column to a hash.
+
+    A column without nulls has no buffer of them.
+    """
     for chunk in column.chunks:
         for buffer in chunk.buffers():
             if buffer is not None:

@@ -89,7 +89,10 @@ class LoadingCode(NamedTuple):
 
 
 class RowSizes(NamedTuple):
-    """The sizes of rows before they are resolved, shape (rows,): tokens, documents and domain."""
+    """The sizes of rows before they are resolved, shape (rows,).
+
+    They are tokens, documents and domain.
+    """
 
     tokens: NDArray[np.int64]
     documents: NDArray[np.int64]
@@ -103,20 +106,21 @@ class Format:
     Files: `suffixes` are those of the files that hold rows. `write(stem, blocks,
     options)` writes the files of one shard and returns its `result`; `close(folder,
     results)` writes the files for all shards. `read(folder, names)` yields each row of
-    these files in order (each document if the `unit` is documents) as a mapping: columns
-    named as in Parquet, besides `indices` and `text`; `spans` has one list per field. It
-    raises one of UNREADABLE for files that contradict each other. Files of a format
-    without `read` are verified by their hashes alone.
+    these files in order (each document if the `unit` is documents) as a mapping:
+    columns named as in Parquet, besides `indices` and `text`; `spans` has one list per
+    field. It raises one of UNREADABLE for files that contradict each other. Files of a
+    format without `read` are verified by their hashes alone.
 
     Rows: `wanted` is what the format needs besides token ids and boundaries: the source
     of each row, the spans, or the spans with their texts. `extra_tokens` are added to
-    `compose.target_tokens`; `eos` is whether each document must end in EOS; `no_packing`
-    is the reason why a row may hold only one sequence, empty if it may hold several.
+    `compose.target_tokens`; `eos` is whether each document
+    must end in EOS; `no_packing` is the reason why a row may
+    hold only one sequence, empty if it may hold several.
 
-    Keys: the `keys` of `export` that it accepts, and its `compressions`, of which `auto`
-    means the first. A file holds `auto_shard_mb` MB of ids (None: depends on the total),
-    at most `max_shard_mb`, and at least `min_shard_rows` rows if its split has as many;
-    `shard_rows` divides rows into files by the format's own rule.
+    Keys: the `keys` of `export` that it accepts, and its `compressions`, of which
+    `auto` means the first. A file holds `auto_shard_mb` MB of ids (None: depends on the
+    total), at most `max_shard_mb`, and at least `min_shard_rows` rows if its split has
+    as many; `shard_rows` divides rows into files by the format's own rule.
 
     Splits: `describe_splits(names)` returns the text of each file, by name, that the
     format's folder needs where an export has several splits.
@@ -213,7 +217,10 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
 
 
 def _padded(block: Resolved, padded: NDArray[np.int64], *, padding: int) -> Resolved:
-    """Return a block whose documents have `padded` tokens, (D,); spans move with them."""
+    """Return a block whose documents have `padded` tokens, (D,).
+
+    Spans move with them.
+    """
     lengths = block.document_lengths.astype(np.int64)
     # (D,) where each document starts among all tokens of the block, before and after.
     starts = np.cumsum(lengths) - lengths
@@ -279,9 +286,9 @@ def span_columns(block: Resolved) -> list[pa.Array]:
 
 
 def _labels(block: Resolved, occupied: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the ids, (S,), with -100 at padding and at the first token of each document.
+    """Return the ids, (S,), with -100 at padding and at first tokens of documents.
 
-    That token has no context.
+    The first token of a document has no context.
     """
     labels = block.input_ids.copy()
     lengths = block.document_lengths

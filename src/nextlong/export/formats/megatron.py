@@ -71,7 +71,10 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
 def _write_ids(
     file: BinaryIO, block: Resolved, *, dtype: np.dtype[Any], eod: int | None
 ) -> NDArray[np.int32]:
-    """Write the ids of a block; return the lengths of its documents in the file, (D,)."""
+    """Write the ids of a block.
+
+    The lengths of its documents in the file, (D,), are returned.
+    """
     ids = np.ascontiguousarray(block.input_ids, dtype)
     ends = np.cumsum(block.document_lengths, dtype=np.int64)
     lacks_eod = np.zeros(len(ends), np.bool_)

@@ -1,8 +1,8 @@
 """OLMo: raw token files and the offsets of their documents, for OLMo-core.
 
 Files: a pair for each shard. `part-00000.npy` has the name of a NumPy array but no
-header, only the concatenated ids of the synthesized documents; `part-00000.csv.gz` has a
-line for each document: its start and end in tokens. Documents must end in EOS.
+header, only the concatenated ids of the synthesized documents; `part-00000.csv.gz` has
+a line for each document: its start and end in tokens. Documents must end in EOS.
 
 Ids are uint16 if the vocabulary fits, else uint32, which is also OLMo-core's choice.
 OLMo-core takes the ends of documents from the EOS tokens in the array or from the
@@ -49,8 +49,8 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> ShardResult
                     where="olmo",
                     problem="a document has no EOS token at its end, or one within, "
                     "where OLMo-core would split it",
-                    fix="run again with tokenizer.eos set to a token that the documents "
-                    "do not contain",
+                    fix="run again with tokenizer.eos set to a token that the "
+                    "documents do not contain",
                 )
             bounds += (bounds[-1] + ends).tolist()
             file.write(np.ascontiguousarray(block.input_ids, dtype).data)
@@ -80,8 +80,8 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         for start, end in documents:
             if start != previous_end or end <= start:
                 raise ValueError(
-                    f"{name} has a document from {start} to {end} after one that ends at "
-                    f"{previous_end}"
+                    f"{name} has a document from {start} to {end} after one that ends "
+                    f"at {previous_end}"
                 )
             yield {"input_ids": ids[start:end]}
             previous_end = end
@@ -116,8 +116,8 @@ FORMAT = Format(
         "from olmo_core.data import NumpyFSLDataset",
         "NumpyFSLDataset(*sorted(glob({place} + '/*.npy')), sequence_length={tokens}, "
         "vocab_size={vocabulary}, pad_token_id={eos}, eos_token_id={eos}, "
-        "dtype=np.{uint})  # bos_token_id stays unset: with it, OLMo-core ends a document "
-        "only where a BOS follows its EOS",
+        "dtype=np.{uint})  # bos_token_id stays unset: with it, OLMo-core ends a "
+        "document only where a BOS follows its EOS",
         "len(rows), rows[0]['input_ids'][:8]",
     ),
 )

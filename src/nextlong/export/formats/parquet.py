@@ -1,9 +1,10 @@
-"""Parquet: one row per sequence, for Hugging Face `datasets`, TRL, torchtitan and axolotl.
+"""Parquet: one row per sequence.
 
-Row groups are sized for streaming readers. In compressed files, ids are stored as four
-streams of bytes (BYTE_STREAM_SPLIT, for integers since Parquet 2.11), which codecs
-compress 1.5 times as fast and readers decode faster as well; a dictionary of ids costs
-time and saves no space.
+It suits Hugging Face `datasets`, TRL, torchtitan and axolotl. Row groups are sized for
+streaming readers. In compressed files, ids are stored as four streams of bytes
+(BYTE_STREAM_SPLIT, for integers since Parquet 2.11), which codecs compress 1.5 times as
+fast and readers decode faster as well; a dictionary of ids costs time and saves no
+space.
 """
 
 from __future__ import annotations

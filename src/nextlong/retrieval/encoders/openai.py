@@ -134,8 +134,8 @@ class OpenAIEncoder:
         # The line may show a progress bar.
         line_start = "\n" if sys.stderr.isatty() else ""
         _log.warning(
-            "%sencoder.model=openai:%s: %s did not answer: %s; retrying in %.1f s, up to "
-            "%d more times per request, with growing waits and "
+            "%sencoder.model=openai:%s: %s did not answer: %s; retrying in %.1f s, up "
+            "to %d more times per request, with growing waits and "
             "encoder.openai.timeout_s=%g",
             line_start,
             self._model,
@@ -207,8 +207,8 @@ class OpenAIEncoder:
             429: "the quota is exhausted; raise it, or use another server",
         }
         other = (
-            "if a text is too long for the model, lower chunk.max_chars; if a batch is, "
-            "encoder.openai.batch_size"
+            "if a text is too long for the model, lower chunk.max_chars; if a batch "
+            "is, encoder.openai.batch_size"
         )
         return fixes.get(status, other)
 

@@ -84,7 +84,8 @@ class SentenceTransformersOptions(Section):
     )
     task: str | None = Field(
         None,
-        description="for models that accept one, e.g. jina-embeddings-v3: text-matching",
+        description="for models that accept one, e.g. jina-embeddings-v3: "
+        "text-matching",
     )
     trust_remote_code: bool = Field(
         False,
@@ -104,8 +105,8 @@ class SentenceTransformersOptions(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto",
         description=(
-            "auto: bfloat16 on GPUs that support it, and on CPUs where a trial finds it "
-            "faster"
+            "auto: bfloat16 on GPUs that support it, and on CPUs where a trial finds "
+            "it faster"
         ),
     )
 
@@ -382,9 +383,9 @@ def _load(
             value=_value_of(name),
             problem=f"cannot be loaded: {first_sentence(error)}",
             fix=(
-                "give the path of its folder, or its name on the Hugging Face Hub (which "
-                "requires a network); a gated model requires `hf auth login`, and one "
-                "with its own code requires trust_remote_code: true"
+                "give the path of its folder, or its name on the Hugging Face Hub "
+                "(which requires a network); a gated model requires `hf auth login`, "
+                "and one with its own code requires trust_remote_code: true"
             ),
         ) from None
     except (RuntimeError, AssertionError) as error:

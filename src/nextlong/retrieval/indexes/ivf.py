@@ -704,7 +704,7 @@ def _bisected(
 _TAKES = r"(OPQ\d+,)?IVF\d*(_HNSW\d*)?,(Flat|SQ4|SQ8|PQ\d+)"
 _USAGE = (
     "a FAISS factory string with inverted lists and plain codes, such as IVF,Flat, "
-    "IVF4096,SQ8 or OPQ64,IVF,PQ64 (a number after IVF is the number of clusters; none: "
-    "fitted)"
+    "IVF4096,SQ8 or OPQ64,IVF,PQ64 (a number after IVF is the number of clusters; "
+    "none: fitted)"
 )
 INDEX = IndexKind(name="ivf", takes=_TAKES, usage=_USAGE, open=Ivf, is_built=True)
