@@ -539,7 +539,7 @@ def test_what_is_not_on_the_hub_is_named_with_its_source(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "data needs suites and --out: nextlong evaluate data SUITE"),
+        ([], "evaluate data: it needs suites and --out; nextlong evaluate data SUITE"),
         (["tides", "--out", "."], "--suite tides: unknown suite"),
     ],
 )
