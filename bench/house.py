@@ -56,7 +56,7 @@ class Goal:
     bound: float
     others: str
     kind: str = "at most"
-    is_held: bool = False
+    is_held: bool = True
 
     def is_met(self, value: float) -> bool:
         """Return whether a value keeps the bound."""
@@ -64,9 +64,9 @@ class Goal:
 
 
 GOALS = (
-    Goal("AST nodes per code line", 8.5, "5.6 to 9.3", is_held=True),
-    Goal("line length, mean", 44, "36 to 48", is_held=True),
-    Goal("line length, 90th percentile", 84, "64 to 84", is_held=True),
+    Goal("AST nodes per code line", 8.5, "5.6 to 9.3"),
+    Goal("line length, mean", 44, "36 to 48"),
+    Goal("line length, 90th percentile", 84, "64 to 84"),
     Goal("statements with 3 calls or more, %", 3.5, "1.7 to 3.5"),
     Goal("tuple assignments per 1,000 code lines", 2, "0 to 1.4 (one 9.7)"),
     Goal("nested comprehensions per 1,000", 2, "0 to 1.8"),
@@ -74,7 +74,7 @@ GOALS = (
     Goal("walrus per 1,000", 3, "0 to 1.8 (one 7.2)"),
     Goal("complexity over 10, % of functions", 5, "0 to 7.0"),
     Goal("comment lines of their own, %", 4, "3.4 to 11.9", kind="at least"),
-    Goal("AST nodes", 335_000, ""),
+    Goal("AST nodes", 335_000, "", is_held=False),
     Goal("private classes in public signatures", 0, ""),
     Goal("import cycles", 0, ""),
     Goal("tests that assert on prose, %", 12, ""),
