@@ -1,6 +1,8 @@
 """Whatever error of the tree a command raises is told in a line, without a traceback, and ends with 2."""
 
+import ast
 import pickle
+from pathlib import Path
 
 import pytest
 
@@ -47,3 +49,22 @@ def test_an_error_keeps_its_parts_between_processes(error):
 def test_an_error_without_a_value_names_the_place_before_a_colon():
     raised = errors.CorpusError(where="a.jsonl", problem="it is empty", fix="drop it")
     assert str(raised) == "a.jsonl: it is empty; drop it"
+
+
+@pytest.mark.parametrize("error", TREE, ids=lambda error: error.__name__)
+def test_a_library_may_raise_an_error_again_from_its_type_and_sentence(error):
+    assert str(error("Caught in worker 0: embed.size=7 is odd")).startswith("Caught")
+
+
+def test_every_error_of_the_source_is_made_of_its_parts():
+    names = {error.__name__ for error in TREE}
+    source = Path(nextlong.__file__).parent
+    positional = []
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            called = getattr(node.func, "id", getattr(node.func, "attr", ""))
+            if called in names:
+                positional.append(f"{path.relative_to(source)}:{node.lineno}")
+    assert positional == []

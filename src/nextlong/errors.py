@@ -8,8 +8,7 @@ with code 2. A bug in nextlong is an ordinary Python exception with a traceback.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, Self
+from typing import Any, Self, overload
 
 
 class NextlongError(Exception):
@@ -24,6 +23,7 @@ class NextlongError(Exception):
     The sentence is `where=value problem; fix` or `where: problem; fix`.
     """
 
+    @overload
     def __init__(
         self,
         *,
@@ -31,27 +31,45 @@ class NextlongError(Exception):
         value: object | None = None,
         problem: str,
         fix: str,
+    ) -> None: ...
+
+    # Only for libraries that raise the error of a worker process again, from its type
+    # and its sentence, as PyTorch's loaders do.
+    @overload
+    def __init__(self, sentence: str, /) -> None: ...
+
+    def __init__(
+        self,
+        sentence: str = "",
+        *,
+        where: object = "",
+        value: object | None = None,
+        problem: str = "",
+        fix: str = "",
     ) -> None:
         self.where = str(where)
         self.value = None if value is None else str(value)
         self.problem = problem
         self.fix = fix
-        super().__init__(self._sentence())
+        super().__init__(sentence or self._sentence())
 
     def _sentence(self) -> str:
         if self.value is None:
             return f"{self.where}: {self.problem}; {self.fix}"
         return f"{self.where}={self.value} {self.problem}; {self.fix}"
 
-    def __reduce__(self) -> tuple[Callable[..., Self], tuple[()], dict[str, Any]]:
-        """Pickle by keyword: errors travel from worker processes to the main one."""
-        parts: dict[str, Any] = {
-            "where": self.where,
-            "value": self.value,
-            "problem": self.problem,
-            "fix": self.fix,
-        }
-        return partial(type(self), **parts), (), dict(self.__dict__)
+    def __reduce__(
+        self,
+    ) -> tuple[Callable[..., NextlongError], tuple[type[Self], str], dict[str, Any]]:
+        """Pickle with all parts: an error travels from its worker process."""
+        return _restored, (type(self), str(self)), dict(self.__dict__)
+
+
+def _restored(kind: type[NextlongError], sentence: str) -> NextlongError:
+    """Return an error of a kind; pickle sets its parts."""
+    error = kind.__new__(kind)
+    error.args = (sentence,)
+    return error
 
 
 class RecipeError(NextlongError):
