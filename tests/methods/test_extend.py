@@ -561,7 +561,7 @@ def test_a_draft_of_small_families_judges_each_pair_once(stored, monkeypatch):
     """Though it looks further several times, and the next draft takes the same chunks."""
     texts, store = stored(families(*[8] * 80))
     counts = judged_pairs(monkeypatch)
-    monkeypatch.setattr(filter_candidates, "estimate_usable", lambda *_: len(texts))
+    monkeypatch.setattr(filter_candidates, "estimate_usable", lambda *_: 80)
     known_pairs = KnownPairs()
     found = []
     for candidates in (range(1, len(texts) - 40), range(41, len(texts))):
