@@ -557,6 +557,23 @@ def judged_pairs(monkeypatch):
     return counts
 
 
+def test_the_pairs_of_a_draft_of_few_copies_are_not_kept(stored, monkeypatch):
+    texts, store = stored(families(*[8] * 80))
+    monkeypatch.setattr(filter_candidates, "estimate_usable", lambda *_: len(texts))
+    known_pairs = KnownPairs()
+    found = filter_near_duplicates(
+        offers(range(1, len(texts))),
+        take(70),
+        rule_for(texts)["document"],
+        store,
+        WEIGHTS,
+        0.8,
+        known_pairs=known_pairs,
+    )
+    assert found.negatives == 70
+    assert not known_pairs.knows(np.arange(1, 2))
+
+
 def test_a_draft_of_small_families_judges_each_pair_once(stored, monkeypatch):
     """Though it looks further several times, and the next draft takes the same chunks."""
     texts, store = stored(families(*[8] * 80))
