@@ -16,7 +16,14 @@ from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.engines import HuggingFaceModel
-from nextlong.evaluate.results import JUDGED, Result, Score, _p_value, is_better
+from nextlong.evaluate.results import (
+    JUDGED,
+    Result,
+    Score,
+    _p_value,
+    best_p_value,
+    significant,
+)
 
 
 def test_answers_with_any_line_separator_are_kept(tmp_path):
@@ -134,10 +141,32 @@ def test_the_p_value_is_the_share_of_sign_patterns_that_are_as_extreme(differenc
 
 
 def test_five_right_answers_against_five_wrong_ones_are_not_significant_and_fifty_are():
-    assert not is_better(score([100.0] * 5), [score([0.0] * 5)])
-    assert is_better(score([100.0] * 50), [score([0.0] * 50)])
-    assert not is_better(score([0.0] * 50), [score([100.0] * 50)])
-    assert not is_better(score([100.0] * 50), [])
+    few = score([100.0] * 5)
+    many = score([100.0] * 50)
+    none = score([0.0] * 50)
+    assert best_p_value(few, [score([0.0] * 5)]) > 0.05
+    assert best_p_value(many, [none]) < 0.001
+    assert best_p_value(many, [none, many]) == 1.0
+    assert best_p_value(none, [many]) == 1.0
+    assert best_p_value(many, []) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("p_values", "rejected"),
+    [
+        # 0.05 / 4, / 3, / 2 and / 1 in turn; the first that is too great ends it.
+        ([0.012, 0.016, 0.024, 0.049], 4),
+        ([0.013, 0.001, 0.001, 0.001], 4),
+        ([0.001, 0.017, 0.018, 0.019], 1),
+        ([0.013, 0.013, 0.013, 0.013], 0),
+        ([], 0),
+    ],
+)
+def test_holms_procedure_rejects_from_the_least_p_value_on(p_values, rejected):
+    found = significant(dict(enumerate(p_values)))
+    assert found == set(
+        sorted(range(len(p_values)), key=p_values.__getitem__)[:rejected]
+    )
 
 
 @pytest.mark.parametrize(
@@ -151,7 +180,7 @@ def test_five_right_answers_against_five_wrong_ones_are_not_significant_and_fift
 )
 def test_other_numbers_tasks_and_protocols_are_not_compared(other):
     assert _p_value(score([100.0] * 50, seed=2), other) is None
-    assert not is_better(score([100.0] * 50, seed=2), [other])
+    assert best_p_value(score([100.0] * 50, seed=2), [other]) == 1.0
 
 
 def test_judgements_that_cannot_be_read_never_shift_the_pairs():

@@ -1,5 +1,8 @@
 """The average over six categories gives the paper's averages from its own columns (Tables 1, 2, 5 and 7)."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from tests.support.written_results import QUESTIONS, write_result, write_results
 
@@ -175,3 +178,42 @@ def test_categories_hold_the_papers_tasks():
         "LongQA": 3,
         "RULER": 13,
     }
+
+
+def simulated_table(rng, *, shares):
+    """Return a table of models that answer each question of six columns at random."""
+    rows = []
+    for name, share in enumerate(shares):
+        cells = []
+        for column in range(6):
+            right = rng.random(100) < share
+            values = {"task": f"t{column}", "length": 1, "metric": "m"}
+            values["score"] = 100 * right.mean()
+            values["samples"] = [{"scores": {"m": float(one)}} for one in right]
+            cells.append(results.Result(Path(), values).measured)
+        rows.append((str(name), tuple(cells)))
+    return tables.ScoreTable("", "", tuple("abcdef"), tuple(rows))
+
+
+def test_a_table_of_equal_models_has_a_bold_cell_in_one_of_twenty():
+    rng = np.random.default_rng(1)
+    made = [simulated_table(rng, shares=[0.6, 0.6]) for _ in range(200)]
+    # 5 % of 200 is 10; more than 16 has a probability of 2 %.
+    assert sum(bool(table._best_cells()) for table in made) <= 16
+    # Each column by itself is significant in a fifth of the tables.
+    assert sum(has_low_p_value(table) for table in made) > 30
+
+
+def has_low_p_value(table):
+    for column in range(6):
+        scores = [cells[column] for _, cells in table.rows]
+        best = max(scores, key=lambda score: score.value)
+        scores.remove(best)
+        if results.best_p_value(best, scores) < 0.05:
+            return True
+    return False
+
+
+def test_a_model_that_is_better_in_all_columns_is_bold_in_all():
+    table = simulated_table(np.random.default_rng(5), shares=[0.4, 0.8])
+    assert table._best_cells() == {(1, column) for column in range(6)}

@@ -9,7 +9,8 @@ RESULTS/<task>/<length>.partial.jsonl   unfinished: what the results depend on, 
 Intervals are 95 % percentile bootstraps over questions. Differences are tested by a
 paired permutation test: under the null hypothesis the difference of two models on a
 question has either sign with equal probability. Questions that belong together (HELMET
-asks one question at several depths) are resampled, and change their sign, together.
+asks one question at several depths) are resampled, and change their sign, together. The
+tests of a table are corrected for their number by Holm's procedure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from types import NoneType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +47,7 @@ _SIGNIFICANT: Final = 0.05
 _TIE: Final = 1e-9
 _Floats = NDArray[np.float64]
 _Groups = NDArray[np.int64]
+_Key = TypeVar("_Key")
 
 
 def _resampled(
@@ -308,15 +310,31 @@ def _are_paired(ours: Result, theirs: Result) -> bool:
     return len(outcomes) > 0 and np.array_equal(groups, their_groups)
 
 
-def is_better(score: Score, others: Sequence[Score]) -> bool:
-    """Return whether a score is significantly greater than each of the others."""
+def best_p_value(score: Score, others: Sequence[Score]) -> float:
+    """Return the greatest p-value of a score against the others.
+
+    1 where it is not the greatest, or cannot be compared with each of them.
+    """
+    p_values = []
     for other in others:
-        p_value = None
-        if score.value > other.value:
-            p_value = _p_value(score, other)
-        if p_value is None or p_value >= _SIGNIFICANT:
-            return False
-    return bool(others)
+        p_value = _p_value(score, other) if score.value > other.value else None
+        p_values.append(1.0 if p_value is None else p_value)
+    return max(p_values, default=1.0)
+
+
+def significant(p_values: Mapping[_Key, float]) -> set[_Key]:
+    """Return the keys of the hypotheses that Holm's procedure rejects at 5 %.
+
+    With it the probability of any false rejection among all is at most 5 %, however the
+    hypotheses depend on each other (Holm 1979).
+    """
+    rejected: set[_Key] = set()
+    for key in sorted(p_values, key=p_values.__getitem__):
+        remaining = len(p_values) - len(rejected)
+        if p_values[key] * remaining >= _SIGNIFICANT:
+            break
+        rejected.add(key)
+    return rejected
 
 
 @dataclass(frozen=True)

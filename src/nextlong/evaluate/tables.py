@@ -5,7 +5,8 @@ and the paper's columns (§4.1, Tables 1, 2).
 
 A cell that was not measured is a dash; a score is followed by its bootstrap 95 %
 interval, a row by its number of questions. A score is bold if it is greater than every
-other of its column and differs from each significantly (`results.is_better`).
+other of its column and differs from each significantly, corrected for the number of
+columns (`results.significant`).
 
 The paper's average is the mean of HELMET's five categories and RULER, each the mean
 over its tasks, over the lengths 8K to 128K; it gives the 62.58 and 65.76 of the paper
@@ -24,9 +25,10 @@ from nextlong.evaluate.results import (
     ModelResults,
     Result,
     Score,
+    best_p_value,
     differences,
-    is_better,
     of_answers,
+    significant,
 )
 from nextlong.evaluate.task import Task, short
 from nextlong.text import Json
@@ -75,24 +77,34 @@ class ScoreTable:
         significantly above all others of their column.
         """
         rows = []
+        best = self._best_cells()
         for index, (name, cells) in enumerate(self.rows):
             row = [escape(name)]
             for column, cell in enumerate(cells):
                 text = escape(_text_of(cell))
-                if self._is_best(index, column):
+                if (index, column) in best:
                     text = bold.format(text)
                 row.append(text)
             rows.append(row)
         return rows
 
-    def _is_best(self, index: int, column: int) -> bool:
-        """Return whether a row's score is significantly the best of a column."""
-        cells = [cells[column] for _, cells in self.rows]
-        cell = cells.pop(index)
-        if self.rows_are != "rivals" or not isinstance(cell, Score):
-            return False
-        rivals = [rival for rival in cells if isinstance(rival, Score)]
-        return is_better(cell, rivals)
+    def _best_cells(self) -> set[tuple[int, int]]:
+        """Return the row and column of each score that is significantly the best."""
+        if self.rows_are != "rivals":
+            return set()
+        p_values = {}
+        for column, _ in enumerate(self.columns):
+            scores: dict[int, Score] = {}
+            for index, (_, cells) in enumerate(self.rows):
+                cell = cells[column]
+                if isinstance(cell, Score):
+                    scores[index] = cell
+            # Every column counts in the correction, also one that nobody leads.
+            if len(scores) > 1:
+                best = max(scores, key=lambda row: scores[row].value)
+                score = scores.pop(best)
+                p_values[best, column] = best_p_value(score, [*scores.values()])
+        return significant(p_values)
 
 
 def tasks_of(category: str) -> list[Task]:
@@ -235,8 +247,8 @@ def _with_counts(table: ScoreTable, *, are_compared: bool) -> ScoreTable:
     caption = table.caption + " In brackets: bootstrap 95 % intervals over questions."
     if are_compared:
         caption += (
-            " Bold: better than every other row, p < 0.05 in paired permutation tests; "
-            "not corrected for columns."
+            " Bold: better than every other row, p < 0.05 in paired permutation tests, "
+            "corrected for the columns of this table (Holm)."
         )
     return replace(
         table, caption=caption, columns=(*table.columns, "n"), rows=tuple(rows)
