@@ -15,10 +15,12 @@ from nextlong.methods.candidates import (
     Candidates,
     Drafting,
     draft_prefixes,
+    mixed,
     ordered_candidates,
     read_candidates,
 )
 from nextlong.recipe.keys import Compose, Mine
+from nextlong.rng import rng_for
 
 
 @pytest.mark.parametrize(
@@ -234,7 +236,7 @@ def test_a_pool_is_shuffled_by_the_seed_alone(corpus):
 
 
 @pytest.mark.parametrize(
-    "negatives", ["top", "tail", "random-retrieved", "random-corpus"]
+    "negatives", ["top", "mixed", "tail", "random-retrieved", "random-corpus"]
 )
 def test_none_is_nearer_than_the_most_that_is_allowed(corpus, negatives):
     found = ordered(corpus, negatives, max_similarity=0.1)
@@ -272,3 +274,113 @@ def test_a_meta_chunk_repeats_itself_often_enough(corpus):
         True,
     ]  # half of 120 each
     assert all((scores == 1).all() for scores in found.scores)
+
+
+def naive_mixture(retrieved, drawn, rng, *, hard_share, used_chars):
+    """The same lists, place by place, as (id, whether it is hard)."""
+    lists, used = [], set()
+    for hard, random in zip(retrieved, drawn, strict=True):
+        coins = [rng.random() < hard_share for _ in hard]
+        nearest = [one for one in hard if one[0] not in used][: sum(coins)]
+        taken = used | {number for number, _ in nearest}
+        others = [one for one in random if one[0] not in taken]
+        merged = []
+        for coin in coins:
+            queue = nearest if coin else others
+            if queue:
+                merged.append((*queue.pop(0), coin))
+        lists.append([(number, coin) for number, _, coin in merged])
+        filled = 0
+        for number, chars, _ in merged:
+            used.add(number)
+            filled += chars
+            if filled >= used_chars:
+                break
+    return lists
+
+
+def as_candidates(lists):
+    ids = [np.array([number for number, _ in row], np.int64) for row in lists]
+    chars = [np.array([chars for _, chars in row], np.int64) for row in lists]
+    return Candidates(ids, [-own.astype(np.float32) for own in ids], chars)
+
+
+def test_a_mixture_of_six_documents_is_the_naive_one():
+    # Documents 1 to 6, of one chunk each but the first, whose two chunks are extended.
+    sizes = {2: 30, 3: 40, 4: 10, 5: 20, 6: 50}
+    retrieved = [[(2, 30), (3, 40), (4, 10), (5, 20)], [(2, 30), (3, 40), (6, 50)]]
+    drawn = [
+        [(number, sizes[number]) for number in row]
+        for row in ([5, 6, 3, 4, 2], [4, 5, 6, 2, 3])
+    ]
+    seen = set()
+    for seed in range(60):
+        chosen = {"hard_share": 0.5, "used_chars": 40}
+        merged = mixed(
+            as_candidates(retrieved), as_candidates(drawn), rng_for(seed, "m"), **chosen
+        )
+        naive = naive_mixture(retrieved, drawn, rng_for(seed, "m"), **chosen)
+        lists = [ids.tolist() for ids in merged.ids]
+        assert lists == [[number for number, _ in row] for row in naive]
+        for ids, scores, chars in zip(*merged, strict=True):
+            assert scores.tolist() == [-number for number in ids.tolist()]
+            assert chars.tolist() == [sizes[number] for number in ids.tolist()]
+        seen.add(tuple(map(tuple, lists)))
+    assert len(seen) > 20
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    meta_chunks=st.integers(1, 4),
+    chunks=st.integers(8, 40),
+    hard_share=st.floats(0.05, 0.95),
+    used_chars=st.floats(1, 300),
+)
+def test_a_mixture_keeps_the_nearest_first_and_each_chunk_once(
+    seed, meta_chunks, chunks, hard_share, used_chars
+):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 60, chunks)
+    length = int(rng.integers(1, chunks + 1))
+
+    def lists(length):
+        rows = [rng.permutation(chunks)[:length] for _ in range(meta_chunks)]
+        return [[(int(number), int(sizes[number])) for number in row] for row in rows]
+
+    retrieved, drawn = lists(length), lists(chunks)
+    chosen = {"hard_share": hard_share, "used_chars": used_chars}
+    merged = mixed(
+        as_candidates(retrieved), as_candidates(drawn), rng_for(seed, "m"), **chosen
+    )
+    naive = naive_mixture(retrieved, drawn, rng_for(seed, "m"), **chosen)
+    used = set()
+    for ids, chars, plain, found in zip(
+        merged.ids, merged.chars, naive, retrieved, strict=True
+    ):
+        numbers = ids.tolist()
+        assert numbers == [number for number, _ in plain]
+        assert len(set(numbers)) == len(numbers) <= length
+        assert not used & set(numbers)
+        hard = [number for number, is_hard in plain if is_hard]
+        free = [number for number, _ in found if number not in used]
+        assert hard == free[: len(hard)]
+        reach = int(np.searchsorted(np.cumsum(chars), used_chars)) + 1
+        used |= set(numbers[:reach])
+
+
+def test_the_share_of_hard_candidates_is_the_recipes_for_every_meta_chunk():
+    # Both meta-chunks find the same chunks, which the first one uses first.
+    retrieved = [[(number, 10) for number in range(100)]] * 2
+    drawn = [[(1000 + number, 10) for number in range(100)]] * 2
+    for share in (0.25, 0.5, 0.75):
+        hard = np.zeros(2)
+        for seed in range(200):
+            merged = mixed(
+                as_candidates(retrieved),
+                as_candidates(drawn),
+                rng_for(seed, "m"),
+                hard_share=share,
+                used_chars=200,
+            )
+            hard += [(ids[:20] < 1000).mean() for ids in merged.ids]
+        assert hard / 200 == pytest.approx([share, share], abs=0.03)

@@ -182,7 +182,9 @@ def test_self_repeat_repeats_the_meta_chunk_of_its_group(with_negatives):
         )
 
 
-@pytest.mark.parametrize("negatives", ["random-corpus", "random-retrieved", "tail"])
+@pytest.mark.parametrize(
+    "negatives", ["mixed", "random-corpus", "random-retrieved", "tail"]
+)
 def test_no_negative_is_from_the_own_document_or_twice(with_negatives, negatives):
     for sequence in with_negatives(negatives).sequences():
         own = next(span.doc_id for span in sequence.spans if span.role == "meta")
@@ -191,6 +193,21 @@ def test_no_negative_is_from_the_own_document_or_twice(with_negatives, negatives
         assert own not in {
             span.doc_id for span in sequence.spans if span.role == "negative"
         }
+
+
+def test_mixed_negatives_are_harder_than_random_ones_and_pass_verify(
+    with_negatives, capsys
+):
+    means = {}
+    for negatives in ("top", "mixed", "random-corpus"):
+        run = with_negatives(negatives)
+        means[negatives] = measure(run).similarity.cosine.mean
+    assert means["top"] > means["mixed"] > means["random-corpus"]
+    run = with_negatives("mixed")
+    statistics = measure(run)
+    assert (statistics.setting.hard_share, statistics.control) == (0.5, "")
+    assert cli_main.main(["verify", str(run)]) == 0
+    assert "share of hard negatives" in capsys.readouterr().out
 
 
 def test_a_cap_on_uses_holds_over_the_whole_data_set(one_run):

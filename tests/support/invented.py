@@ -362,6 +362,7 @@ def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
             "negatives": draw.choice(
                 (
                     *["top"] * 5,
+                    "mixed",
                     "random-retrieved",
                     "tail",
                     "random-corpus",

@@ -11,6 +11,7 @@ def plain(layout, **values):
         "setting": {
             "layout": layout,
             "negatives": "top",
+            "hard_share": None,
             "position": "head",
             "min_meta_chunks": 2 if is_extended else None,
             "encoder": "lsa",

@@ -12,6 +12,7 @@ from tests.support import check_names
 from tests.support.damage import (
     breaches,
     change_array,
+    change_recipe,
     change_rows,
     change_sequence,
     chunk_name,
@@ -126,6 +127,23 @@ def test_a_negative_that_is_not_the_nearest_free_one(run):
 
     change_sequence(run, alter)
     assert "is unused" in breaches(run, "search", sample=ALL)[check_names.NEAREST]
+
+
+def test_negatives_that_are_not_mixed_as_the_recipe_says(recipe_for, started, tmp_path):
+    sizes = ("compose.sequences=4", "compose.target_tokens=1024")
+    pipeline.run(recipe_for(started(tmp_path / "run"), *sizes))
+
+    def hard_share(negatives):
+        change_recipe(tmp_path / "run", "compose", "negatives", negatives)
+        named = (one.check for one in check_search(StoredRun(tmp_path / "run")))
+        if "share of hard negatives" not in named:
+            return None
+        return outcomes(tmp_path / "run", "search")["share of hard negatives"]
+
+    assert hard_share("top") is None
+    found = hard_share("mixed")
+    assert found.breaches == 1
+    assert found.checked > 20
 
 
 def test_an_approximate_index_may_miss_its_recall_by_three_standard_errors(run):

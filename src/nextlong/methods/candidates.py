@@ -110,18 +110,26 @@ def ordered_candidates(
     stage = f"negatives.{rules.compose.negatives}"
     rng = rng_for(rules.seed, stage, int(meta["content_hash"]))
     own_chunks = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
+    counts = list(map(len, retrieved.ids))
     if negatives.origin == "meta-chunk":
         drafted_chars = target_chars * rules.compose.draft_factor
         return _repeated(own_chunks, chunks, drafted_chars=drafted_chars)
-    if negatives.origin == "corpus":
-        counts = list(map(len, retrieved.ids))
-        retrieved = _drawn(own_chunks, counts, rng, chunks, vectors)
-    max_similarity = rules.mine.max_similarity
-    if max_similarity is not None:
-        is_below = [scores <= max_similarity for scores in retrieved.scores]
-        retrieved = retrieved.picked(is_below)
-    if negatives.order == "nearest" or negatives.origin == "corpus":
+    retrieved = _without_too_similar(retrieved, rules)
+    if negatives.order == "nearest":
         return retrieved
+    if negatives.origin in ("corpus", "both"):
+        drawn = _drawn(own_chunks, counts, rng, chunks, vectors)
+        drawn = _without_too_similar(drawn, rules)
+        if negatives.origin == "corpus":
+            return drawn
+        needed_chars = target_chars - int(meta["chars"])
+        return mixed(
+            retrieved,
+            drawn,
+            rng,
+            hard_share=rules.compose.hard_share,
+            used_chars=needed_chars / len(own_chunks),
+        )
 
     # The `mine.reorder_top` nearest in random order, or the farthest of these first
     # (the paper's ablation, §4.4). The others follow, nearest first, for sequences that
@@ -136,6 +144,62 @@ def ordered_candidates(
             reordered = nearest[::-1]
         orders.append(np.append(reordered, others))
     return retrieved.picked(orders)
+
+
+def _without_too_similar(candidates: Candidates, rules: Drafting) -> Candidates:
+    """Return the candidates that are not above `mine.max_similarity`."""
+    max_similarity = rules.mine.max_similarity
+    if max_similarity is None:
+        return candidates
+    is_below = [scores <= max_similarity for scores in candidates.scores]
+    return candidates.picked(is_below)
+
+
+def mixed(
+    retrieved: Candidates,
+    drawn: Candidates,
+    rng: np.random.Generator,
+    *,
+    hard_share: float,
+    used_chars: float,
+) -> Candidates:
+    """Return candidates that are each hard with probability `hard_share`, else random.
+
+    Hard ones are the nearest of `retrieved`, random ones the first of `drawn` that are
+    not hard; each list has as many as were retrieved. A sequence will use about
+    `used_chars` characters of each list, and uses a chunk once. Consecutive meta-chunks
+    have many hard candidates in common, so later lists omit what earlier ones will
+    probably use: if composing skipped these instead, too few negatives would be hard.
+    """
+    merged = Candidates([], [], [])
+    probably_used = np.empty(0, np.int64)
+    for group, hard_ids in enumerate(retrieved.ids):
+        drawn_ids = drawn.ids[group]
+        # (n,) for each place in the list.
+        is_hard = rng.random(len(hard_ids)) < hard_share
+        hard = np.flatnonzero(~np.isin(hard_ids, probably_used))
+        hard = hard[: int(is_hard.sum())]
+        is_excluded = np.isin(drawn_ids, hard_ids[hard])
+        is_excluded |= np.isin(drawn_ids, probably_used)
+        random = np.flatnonzero(~is_excluded)
+        random = random[: int((~is_hard).sum())]
+
+        # The k-th hard candidate goes to the k-th hard place.
+        hard_places = np.flatnonzero(is_hard)[: len(hard)]
+        random_places = np.flatnonzero(~is_hard)[: len(random)]
+        order = np.argsort(np.append(hard_places, random_places))
+        ids = np.append(hard_ids[hard], drawn_ids[random])
+        scores = np.append(retrieved.scores[group][hard], drawn.scores[group][random])
+        chars = np.append(retrieved.chars[group][hard], drawn.chars[group][random])
+        merged.ids.append(ids[order])
+        merged.scores.append(scores[order])
+        merged.chars.append(chars[order])
+
+        filled = np.cumsum(merged.chars[-1])
+        used_length = int(np.searchsorted(filled, used_chars)) + 1
+        used = merged.ids[-1][:used_length]
+        probably_used = np.append(probably_used, used)
+    return merged
 
 
 def _repeated(own_chunks: _Ids, chunks: _Paths, *, drafted_chars: float) -> Candidates:

@@ -162,7 +162,7 @@ def _check_shortlist(recipe: Recipe) -> None:
             f"leaves most vectors empty, which search.index={index} would cluster badly"
         )
         fix = "set search.index=exact"
-    elif NEGATIVES[negatives].origin == "corpus":
+    elif NEGATIVES[negatives].origin in ("corpus", "both"):
         problem = f"does not embed the random chunks of compose.negatives={negatives}"
         fix = "use other negatives"
     if problem:
@@ -242,6 +242,8 @@ def _draft_step(
         "engine": recipe.tokenizer.engine,
         "enough": enough,
     }
+    if negatives.origin == "both":
+        config["hard_share"] = compose.hard_share
 
     def tasks(done: Artifacts) -> list[Task]:
         meta_documents = MetaDocumentsFiles.of(done).meta_documents

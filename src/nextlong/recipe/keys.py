@@ -98,11 +98,11 @@ PositiveLength = Annotated[Length, Field(gt=0)]
 class NegativeChoice:
     """Where negatives come from, and their order.
 
-    origin: the retrieved candidates, the whole corpus, or the meta-chunk itself, which
-        is then repeated on purpose
+    origin: the retrieved candidates, the whole corpus, both of these in turn, or the
+        meta-chunk itself, which is then repeated on purpose
     """
 
-    origin: Literal["retrieved", "corpus", "meta-chunk"] = "retrieved"
+    origin: Literal["retrieved", "corpus", "both", "meta-chunk"] = "retrieved"
     order: Literal["nearest", "random", "farthest"] = "nearest"
 
 
@@ -111,6 +111,7 @@ NEGATIVES: Final[Mapping[str, NegativeChoice]] = {
     "random-retrieved": NegativeChoice(order="random"),
     "tail": NegativeChoice(order="farthest"),
     "random-corpus": NegativeChoice(origin="corpus", order="random"),
+    "mixed": NegativeChoice(origin="both", order="random"),
     "self-repeat": NegativeChoice(origin="meta-chunk"),
 }
 
@@ -523,11 +524,17 @@ class Compose(Section):
         "position of a meta-chunk in its group of negatives: head | tail | random",
     )
     negatives: Literal[
-        "top", "random-retrieved", "tail", "random-corpus", "self-repeat"
+        "top", "mixed", "random-retrieved", "tail", "random-corpus", "self-repeat"
     ] = keyed(
         "top",
-        "which candidates are used: top | random-retrieved | tail | random-corpus | "
-        "self-repeat (the paper's ablation)",
+        "which candidates are used: top | mixed (some of them random chunks; not in "
+        "the paper) | random-retrieved | tail | random-corpus | self-repeat (the "
+        "paper's ablation)",
+    )
+    hard_share: Annotated[float, Field(gt=0, lt=1)] = keyed(
+        0.5,
+        "mixed: probability that a negative is a top candidate; the others are random "
+        "chunks of other documents",
     )
     max_uses: Positive | None = keyed(
         None, "maximum number of sequences in which a chunk is a negative"

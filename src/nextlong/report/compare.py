@@ -53,6 +53,7 @@ def row(stats: Stats) -> Json:
         "run": stats.run,
         "method": setting.method,
         "negatives": setting.negatives,
+        "hard_share": setting.hard_share,
         "position": setting.position,
         "queries": setting.queries,
         "max_chars": setting.max_chars,

@@ -33,7 +33,7 @@ from nextlong.recipe.text import as_yaml
 from nextlong.runs import data_folder
 from nextlong.runs.exported import Exported, fingerprints_of
 from nextlong.runs.public_recipe import hub_name, public_model, public_recipe
-from nextlong.runs.statistics.stats import Stats
+from nextlong.runs.statistics.stats import Setting, Stats
 from nextlong.runs.statistics.tally import Spread
 from nextlong.text import Json, public_name
 
@@ -434,6 +434,12 @@ def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) 
     return json.dumps(record, indent=1, ensure_ascii=False)
 
 
+def _hard_share(setting: Setting) -> str:
+    if setting.hard_share is None:
+        return ""
+    return f"about {setting.hard_share:.0%}; the others are random chunks"
+
+
 def card_numbers(stats: Stats) -> dict[str, str]:
     """Return label → value for the data card, without empty values."""
     setting = stats.setting
@@ -461,6 +467,7 @@ def card_numbers(stats: Stats) -> dict[str, str]:
         ),
         f"cosine of {similar}": _spread(cosine, "{:.3f}"),
         "uses of a chunk": _uses(stats),
+        "share of hard negatives": _hard_share(setting),
         "negatives from the own document": (
             f"{negatives.from_own_document:,}" if negatives else ""
         ),

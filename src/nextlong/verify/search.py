@@ -39,6 +39,10 @@ _TEXTS_AT_ONCE = 4096
 _QUERIES_AT_ONCE = 1024
 # Of a mean of chunk vectors; below it, the first chunk's vector is used.
 _MIN_LENGTH = 1e-3
+# Of mixed negatives: candidates that repeat a text are skipped, so fewer are hard.
+_SHARE_TOLERANCE = 0.15
+# Of a random chunk to be among the nearest; above it, hard and random look the same.
+_MAX_CHANCE = 0.5
 # What a score refers to, as methods declare it.
 _FIRST = "the first document of the sequence"
 _BEFORE = "the previous document"
@@ -176,6 +180,7 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
 
     promised = _promised_recall(run)
     nearest.not_needed = _why_not_nearest(run, promised)
+    mixture = _Mixture()
     recalls: list[float] = []
     unused: list[_Unused] = []
     for first in range(0, len(meta_chunks), _QUERIES_AT_ONCE):
@@ -194,14 +199,72 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
                 is_exact=promised is None,
             )
             candidates.breach_each(problems, checked=1)
+            mixture.add(meta, stored)
             if stored is not None and len(true.ids):
                 recalls.append(_recall(stored, true))
             if not nearest.not_needed:
                 unused.append(_unused_and_nearer(meta, true))
     nearest.breach_each(_nearer(run, unused), checked=len(unused))
-    if promised is None or not recalls:
-        return [scores, candidates, nearest]
-    return [scores, candidates, _check_recall(recalls, promised), nearest]
+    outcomes = [scores, candidates, nearest]
+    if promised is not None and recalls:
+        outcomes.insert(2, _check_recall(recalls, promised))
+    return outcomes + _check_hard_share(run, mixture)
+
+
+class _Mixture:
+    """Counts of the negatives of sampled meta-chunks: all, and those that are hard.
+
+    A negative counts as hard if it is among the nearest candidates, twice as many as
+    the sequence has negatives. All hard ones are: the others were skipped only because
+    they repeat a text, or because an earlier meta-chunk uses them.
+    """
+
+    def __init__(self) -> None:
+        self.negatives = 0
+        self.hard = 0
+        self.compared = 0  # candidates, one count for each negative
+
+    def add(self, meta: _MetaChunk, stored: _Neighbours | None) -> None:
+        """Count the negatives of a meta-chunk with stored candidates."""
+        if stored is None:
+            return
+        sequence = meta.sequence
+        is_negative = sequence.role == NEGATIVE
+        in_group = is_negative & (sequence.group == sequence.group[meta.span])
+        negatives = sequence.chunk[in_group & ~sequence.is_truncated]
+        nearest = stored.ids[: 2 * int(np.count_nonzero(is_negative))]
+        self.negatives += len(negatives)
+        self.hard += int(np.isin(negatives, nearest).sum())
+        self.compared += len(negatives) * len(nearest)
+
+
+def _check_hard_share(run: StoredRun, mixture: _Mixture) -> list[CheckOutcome]:
+    """Compare the share of hard negatives with `compose.hard_share`, if mixed.
+
+    Some random chunks are among the nearest candidates by chance.
+    """
+    if run.negatives.origin != "both":
+        return []
+    outcome = CheckOutcome("share of hard negatives", "negatives")
+    corpus_chunks = 0
+    for shard in range(len(run.shards)):
+        corpus_chunks += len(run.chunks(shard)["start"])
+    chance = mixture.compared / max(1, mixture.negatives) / max(1, corpus_chunks)
+    if not mixture.negatives or chance > _MAX_CHANCE:
+        outcome.not_needed = "most chunks of the corpus are among the nearest ones"
+        return [outcome]
+    outcome.checked = mixture.negatives
+    hard_share = float(run.setting("compose", "hard_share", 0.5))
+    expected = hard_share + (1 - hard_share) * chance
+    share = mixture.hard / mixture.negatives
+    standard_error = (expected * (1 - expected) / mixture.negatives) ** 0.5
+    outcome.note = f"{share:.3f} of the sampled negatives, expected {expected:.3f}"
+    if abs(share - expected) > _SHARE_TOLERANCE + 4 * standard_error:
+        outcome.breach(
+            f"{share:.3f} of the negatives are among the nearest candidates, "
+            f"compose.hard_share={hard_share:g} gives {expected:.3f}"
+        )
+    return [outcome]
 
 
 def _promised_recall(run: StoredRun) -> float | None:

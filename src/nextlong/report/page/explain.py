@@ -104,6 +104,9 @@ def _references(card: str, stats: RunStats) -> str:
         parts, values = _cosine_references(card, stats)
     elif card == "near":
         parts, values = _near_duplicate_references(stats)
+    elif card == "rank" and setting["hard_share"]:
+        parts = ["mixed"]
+        values = {"hard_share": setting["hard_share"]}
     elif card == "roles" and tokens["meta_share"]:
         # The usual tokens are of sequences of 32,768; a share of longer ones is
         # smaller.

@@ -101,9 +101,11 @@ def _passed(stats: RunStats, warning_names: Collection[str]) -> tuple[str, ...]:
     applies = {name: value_at(stats, path) is not None for name, path in _NEEDS.items()}
     # A run that makes all it can has no number to fall short of.
     applies["fewer-sequences"] = stats["yields"]["asked"] != "all"
-    applies["unrelated-negatives"] = setting["negatives"] == "top" and has_random_pairs
+    has_negatives = stats["negatives"] is not None
+    is_meant_hard = has_negatives and not stats["control"]
+    applies["unrelated-negatives"] = is_meant_hard and has_random_pairs
     # Of a single source, all negatives come from it.
-    applies["one-source"] = has_sources and stats["negatives"] is not None
+    applies["one-source"] = has_sources and has_negatives
     applies["stand-in-tokenizer"] = (
         setting["target_tokens"] >= THRESHOLDS.stand_in_tokens
     )

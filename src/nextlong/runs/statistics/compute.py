@@ -31,6 +31,7 @@ from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.filter_report import LeftOut, read_filter_report
 from nextlong.methods.base import method_of
 from nextlong.methods.keywords import KeywordsResult
+from nextlong.recipe.keys import NEGATIVES, Compose
 from nextlong.retrieval.index import describe_recall
 from nextlong.retrieval.shortlist import describe_shortlist
 from nextlong.runs.run import Run
@@ -155,6 +156,7 @@ def _setting(run: Run) -> Setting:
         layout=method.layout.value,
         scores=method.scores,
         negatives=compose.negatives if is_extended else None,
+        hard_share=_hard_share(compose) if is_extended else None,
         position=compose.position if is_extended else None,
         fit=compose.fit if is_extended else None,
         max_uses=compose.max_uses if is_extended else None,
@@ -166,6 +168,12 @@ def _setting(run: Run) -> Setting:
         max_chars=recipe.chunk.max_chars,
         target_tokens=recipe.sequence_tokens,
     )
+
+
+def _hard_share(compose: Compose) -> float | None:
+    """Return `compose.hard_share`; None unless negatives are mixed."""
+    is_mixed = NEGATIVES[compose.negatives].origin == "both"
+    return compose.hard_share if is_mixed else None
 
 
 def _yields(run: Run) -> Yields:

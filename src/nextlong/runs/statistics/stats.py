@@ -45,6 +45,7 @@ class Setting:
     layout: str
     scores: str
     negatives: str | None
+    hard_share: float | None
     position: str | None
     fit: str | None
     max_uses: int | None

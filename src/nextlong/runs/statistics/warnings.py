@@ -454,7 +454,7 @@ def _of_negatives(stats: Stats, run: Run) -> Iterator[DataWarning]:
     similarity = stats.similarity
     random = None if similarity is None else similarity.random
     if (
-        stats.setting.negatives == "top"
+        not stats.control
         and similarity is not None
         and random is not None
         and similarity.cosine.mean <= random.mean
