@@ -15,8 +15,34 @@ from nextlong.runs.statistics.measure import measure
 
 
 def refused(capsys, *arguments):
-    assert main(["evaluate", *map(str, arguments)]) == 2
+    assert main(["evaluate", "run", *map(str, arguments)]) == 2
     return capsys.readouterr().err.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["m"], "unknown command 'm'; nextlong evaluate --help lists all commands"),
+        (["reprot"], "unknown command 'reprot'; did you mean 'report'?"),
+        (["report"], "the following arguments are required: RESULTS"),
+        (["import", "x.json"], "the following arguments are required: --out"),
+        (["judge", "r", "--model", "m"], "are required: --url"),
+        (["data", "--out", "d"], "the following arguments are required: --suite"),
+        (["run", "m", "n"], "unrecognized arguments: n"),
+        (["run", "m", "--samples", "0"], "0 is not a whole number of at least 1"),
+        (["run", "m", "--output", "t.md"], "unrecognized arguments: --output"),
+    ],
+)
+def test_a_wrong_command_line_is_refused_by_the_parser(arguments, told, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["evaluate", *arguments])
+    assert stopped.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_report_of_no_results_is_refused(capsys):
+    assert main(["evaluate", "report", "no-such-folder"]) == 2
+    assert "no-such-folder: it is not a folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -32,11 +58,6 @@ def refused(capsys, *arguments):
             "--tasks vt: unknown task; choose from needle",
         ),
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),
-        (["m", "--samples", "0"], "--samples 0: it is below 1"),
-        (
-            ["m", "n", "--tasks", "vt"],
-            "n: it is an unexpected argument after the model",
-        ),
         (
             ["m", "--tasks", "qa_1"],
             "ruler/squad.json (in the folder that --data names): it is missing",
@@ -48,17 +69,6 @@ def refused(capsys, *arguments):
         (
             ["m", "--data", "no-such-folder"],
             "--data no-such-folder: it is not a folder",
-        ),
-        (["report"], "no results are named"),
-        (["report", "no-such-folder"], "no-such-folder: it is not a folder"),
-        (["import"], "run nextlong evaluate import HELMET-RESULT.json… --out RESULTS"),
-        (
-            ["judge"],
-            "run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1",
-        ),
-        (
-            ["judge", "r", "--judge", "m"],
-            "run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1",
         ),
         (
             ["m", "--url", "localhost:8000"],
@@ -124,7 +134,7 @@ def test_what_was_asked_reaches_the_measurement(
         "--trained-on",
         str(shared_run),
     ]
-    assert main(["evaluate", *asked]) == 0
+    assert main(["evaluate", "run", *asked]) == 0
     (found,) = seen
     assert ([task.name for task in found.tasks], found.lengths) == (
         ["vt"],
@@ -202,6 +212,7 @@ def test_a_dry_run_says_what_is_missing_and_the_memory(tmp_path, capsys):
     capsys.readouterr()
     arguments = [
         "evaluate",
+        "run",
         str(tmp_path / "model"),
         "--tasks",
         "vt,qa_1",
@@ -229,6 +240,7 @@ def test_json_of_a_run_with_a_task_that_cannot_be_asked_has_the_others(
     monkeypatch.setattr(run, "opened", lambda _: Oracle(word_tokenizer()))
     asked = [
         "evaluate",
+        "run",
         "m",
         "--tasks",
         "vt,json_kv",
@@ -253,6 +265,7 @@ def test_a_dry_run_of_a_server_shows_what_is_missing_before_it_refuses(
 ):
     asked = [
         "evaluate",
+        "run",
         "m",
         "--url",
         "http://127.0.0.1:9/v1",
@@ -287,6 +300,7 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
     LlamaForCausalLM(config).save_pretrained(tmp_path / "model")
     asked = [
         "evaluate",
+        "run",
         str(tmp_path / "model"),
         "--suite",
         "needle,dependency,short",
@@ -330,6 +344,7 @@ def test_a_dry_run_asks_no_hub(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", no_network)
     asked = [
         "evaluate",
+        "run",
         "nosuch/model",
         "--tasks",
         "vt",
@@ -342,7 +357,7 @@ def test_a_dry_run_asks_no_hub(tmp_path, capsys, monkeypatch):
     assert main(asked) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "vt 1K 500 512,000 to do" in out
-    unknown = "nosuch/model is no local folder and not in the cache of the Hugging Face hub, which a dry run does not contact"
+    unknown = "The memory of nosuch/model is unknown, because it is neither a folder"
     assert unknown in out
 
 
@@ -378,6 +393,7 @@ def test_a_dry_run_counts_weights_as_they_are_loaded_and_the_batch_that_takes_mo
     LlamaForCausalLM(config).bfloat16().save_pretrained(tmp_path / "model")
     asked = [
         "evaluate",
+        "run",
         str(tmp_path / "model"),
         "--tasks",
         "json_kv",

@@ -13,6 +13,7 @@ from tests.support.every_command import (
     commands,
     documented,
     every_command,
+    parsers_of,
     paths_left_out,
 )
 from tests.support.larger_cases import thorough
@@ -68,8 +69,9 @@ def test_no_command_is_forgotten(asked):
     assert set(asked) == {*NAMES, SERVES, "completion"}
     assert {name.split()[0] for name in asked} == set(commands())
     assert [
-        name
-        for name, parser in commands().items()
+        parser.prog
+        for command in commands().values()
+        for parser in parsers_of(command)
         if "--json" not in parser.format_help()
     ] == []
 

@@ -77,7 +77,7 @@ def test_version(capsys):
 
 
 @pytest.mark.parametrize(
-    ("command", "missing"), [("evaluate", "MODEL"), ("init", "RECIPE")]
+    ("command", "missing"), [("evaluate", "COMMAND"), ("init", "RECIPE")]
 )
 def test_only_required_arguments_are_reported_as_missing(command, missing, capsys):
     with pytest.raises(SystemExit) as caught:

@@ -7,7 +7,7 @@ from rich.console import Console
 from tests.support.evaluation_data import word_tokenizer
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import import_helmet, judge, report, required, results
+from nextlong.evaluate import required, results
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.probe import local_model
 from nextlong.evaluate.prompts import ModelOptions, Prompts
@@ -46,8 +46,8 @@ def settings(*names, lengths=(8192,), folder=None):
         ),
         (
             lambda: settings("nq", lengths=[4096]).pairs(),
-            "--lengths: nq is defined at 8192, 16384, 32768, 65536, 131072 only; add one "
-            "of them or leave it out",
+            "nq: its benchmark has only the lengths 8,192, 16,384, 32,768, 65,536, "
+            "131,072; add one of them to --lengths, or leave the task out",
         ),
         (
             lambda: check(settings("vt"), context=4096),
@@ -86,24 +86,7 @@ def settings(*names, lengths=(8192,), folder=None):
         (
             lambda: results.read_results(Path("no-such-folder")),
             "no-such-folder: it is not a folder; give a folder that `nextlong evaluate "
-            "MODEL --out FOLDER` wrote",
-        ),
-        (
-            lambda: report.read([]),
-            "report: no results are named; run nextlong evaluate report RESULTS… -o "
-            "table.html",
-        ),
-        (
-            lambda: judge.run([], model=None, console=QUIET),
-            "judge: it needs results, and a model on a server; run nextlong evaluate "
-            "judge RESULTS… --judge MODEL --url http://HOST:PORT/v1",
-        ),
-        (
-            lambda: import_helmet.import_helmet(
-                [], out=None, label=None, console=QUIET
-            ),
-            "import: it needs files and --out; run nextlong evaluate import "
-            "HELMET-RESULT.json… --out RESULTS",
+            "run MODEL --out FOLDER` wrote",
         ),
     ],
 )

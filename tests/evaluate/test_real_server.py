@@ -75,6 +75,7 @@ def test_prompts_and_answers_are_those_of_the_transformers_engine(
             main(
                 [
                     "evaluate",
+                    "run",
                     str(tiny_model),
                     *options,
                     *more,

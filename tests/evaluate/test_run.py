@@ -271,7 +271,7 @@ def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(
             asked(tmp_path / "r", "qa_2"),
             progress=TaskProgress(Console(file=io.StringIO())),
         )
-    with pytest.raises(EvaluateError, match="8192, 16384, 32768, 65536, 131072"):
+    with pytest.raises(EvaluateError, match="8,192, 16,384, 32,768, 65,536, 131,072"):
         run(model, asked(tmp_path / "r", "nq", lengths=(4096,)))
     assert not (tmp_path / "r").exists()
 
@@ -362,6 +362,7 @@ def command(tiny_model, data_folder, out, *more):
         "-m",
         "nextlong",
         "evaluate",
+        "run",
         str(tiny_model),
         *what,
         "--data",

@@ -62,7 +62,7 @@ def test_a_task_is_measured_only_where_its_benchmark_defines_it():
     ]
     with pytest.raises(EvaluateError, match=SOME_LENGTHS.name) as error:
         asking(SOME_LENGTHS, lengths=[77]).pairs()
-    assert error.value.where == "--lengths"
+    assert error.value.where == SOME_LENGTHS.name
 
 
 def test_a_length_beyond_the_model_is_refused_unless_nobody_knows_how_long_it_is():

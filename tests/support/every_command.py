@@ -15,13 +15,20 @@ SERVES = "view"  # until it is stopped
 
 
 def commands():
-    """Yield the name and parser of every command, as the parser knows them."""
-    (subparsers,) = (
-        action
-        for action in main.parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    )
-    return dict(subparsers.choices)
+    """Return the name and parser of every command, as the parser knows them."""
+    return _subcommands(main.parser())
+
+
+def parsers_of(command):
+    """Return the parsers that print help for a command: its own, or its subcommands'."""
+    return list(_subcommands(command).values()) or [command]
+
+
+def _subcommands(parser):
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            return dict(action.choices)
+    return {}
 
 
 def write_long_documents(path):
@@ -118,6 +125,7 @@ def every_command(folder, few_run, few_recipe, monkeypatch):
         "evaluate": ["evaluate", "report", "results"],
         "evaluate --dry-run": [
             "evaluate",
+            "run",
             "model",
             "--url",
             "http://127.0.0.1:9/v1",

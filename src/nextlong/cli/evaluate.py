@@ -7,56 +7,19 @@ from dataclasses import fields
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-from rich.console import Console
+from typing import TYPE_CHECKING
 
 from nextlong.cli.common import console, present
-from nextlong.errors import EvaluateError
 from nextlong.runs.run import Run
 
 if TYPE_CHECKING:
     from nextlong.evaluate.prompts import ModelOptions
 
-_POSITIVE: Final = (
-    "samples",
-    "chunk_tokens",
-    "batch_tokens",
-    "concurrency",
-    "max_attempts",
-    "context",
-    "gpus",
-)
 
-
-def evaluate(args: argparse.Namespace) -> None:
-    subcommands = {
-        "report": _report,
-        "judge": _judge,
-        "import": _import,
-        "data": _download,
-    }
-    if args.model not in subcommands and args.files:
-        raise EvaluateError(
-            where=args.files[0],
-            problem="it is an unexpected argument after the model",
-            fix="evaluate one model at a time",
-        )
-    for name in _POSITIVE:
-        value = getattr(args, name)
-        if value is not None and value < 1:
-            raise EvaluateError(
-                where=f"--{name.replace('_', '-')} {value}",
-                problem="it is below 1",
-                fix="give a positive number",
-            )
-    run = subcommands.get(args.model, _measure)
-    run(args, console(stderr=args.json))
-
-
-def _report(args: argparse.Namespace, shown: Console) -> None:
+def report_command(args: argparse.Namespace) -> None:
     from nextlong.evaluate import report
 
+    shown = console(stderr=args.json)
     results = report.read(args.files, protocols=args.protocols)
     if args.output or args.figures:
         report.write(results, outputs=args.output, figures=args.figures, console=shown)
@@ -65,44 +28,37 @@ def _report(args: argparse.Namespace, shown: Console) -> None:
     present(args, partial(report.as_json, results), table)
 
 
-def _judge(args: argparse.Namespace, shown: Console) -> None:
+def judge_command(args: argparse.Namespace) -> None:
     from nextlong.evaluate import judge
 
-    has_model = args.judge and args.url
-    model = _model(args, args.judge) if has_model else None
-    judged = judge.run(args.files, model=model, console=shown)
+    shown = console(stderr=args.json)
+    judged = judge.run(args.files, model=_model(args, args.model), console=shown)
     present(args, [{"file": str(path), "score": score} for path, score in judged])
 
 
-def _import(args: argparse.Namespace, shown: Console) -> None:
+def import_command(args: argparse.Namespace) -> None:
     from nextlong.evaluate import report
     from nextlong.evaluate.import_helmet import import_helmet
 
+    shown = console(stderr=args.json)
     imported = import_helmet(args.files, out=args.out, label=args.label, console=shown)
     present(args, partial(report.as_json, [imported]))
 
 
-def _download(args: argparse.Namespace, shown: Console) -> None:
+def data_command(args: argparse.Namespace) -> None:
     from nextlong.evaluate.data import download
     from nextlong.evaluate.registry import chosen
 
-    words = chain.from_iterable(str(listed).split(",") for listed in args.files)
-    suites = [word.strip() for word in words if word.strip()]
-    if not suites or args.out is None:
-        raise EvaluateError(
-            where="nextlong evaluate data",
-            problem="it needs suites and --out",
-            fix="nextlong evaluate data SUITE… --out FOLDER, then use --data FOLDER",
-        )
     files: list[str] = []
-    for task in chosen(suites, []):
+    for task in chosen(args.suite, []):
         files += task.files
         files += chain.from_iterable(task.files_at.values())
     unique_files = list(dict.fromkeys(files))
+    shown = console(stderr=args.json)
     present(args, download(unique_files, args.out, shown))
 
 
-def _measure(args: argparse.Namespace, shown: Console) -> None:
+def run_command(args: argparse.Namespace) -> None:
     from nextlong.evaluate import dry_run, report, results, run
     from nextlong.evaluate.data import DataFiles
     from nextlong.evaluate.progress import TaskProgress
@@ -141,7 +97,9 @@ def _measure(args: argparse.Namespace, shown: Console) -> None:
         return
     try:
         measured = run.evaluate(
-            lambda: run.opened(settings), settings, progress=TaskProgress(shown)
+            lambda: run.opened(settings),
+            settings,
+            progress=TaskProgress(console(stderr=args.json)),
         )
     except run.IncompleteError:
         present(args, lambda: report.as_json([results.read_results(settings.out)]))

@@ -10,17 +10,16 @@ import argparse
 import difflib
 import errno
 import importlib
-import math
 import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
 
 import nextlong
+from nextlong.cli import evaluate_options
+from nextlong.cli.argument_types import amount, count, words
 from nextlong.errors import NextlongError
 from nextlong.plugins import FORMATS
 
@@ -39,7 +38,6 @@ _TERMINATED: Final = 143
 _JSON_HELP: Final = {
     "completion": "print the script within JSON",
     "demo": "print JSON, as run does",
-    "evaluate": "print JSON: the score of every task, or the plan of --dry-run",
     "gc": "print JSON; without --yes nothing is deleted",
     "peek": "print JSON: the list, or one sequence with its spans and texts",
     "report": "print JSON: the path of the report; stats --json prints the statistics",
@@ -180,7 +178,7 @@ class _Parser(argparse.ArgumentParser):
             name, choices = mistyped.groups()
             commands = re.findall(r"[\w-]+", choices)
             near = difflib.get_close_matches(name, commands, n=1)
-            hint = "nextlong --help lists all commands"
+            hint = f"{self.prog} --help lists all commands"
             if near:
                 hint = f"did you mean {near[0]!r}?"
             message = f"unknown command {name!r}; {hint}"
@@ -213,11 +211,12 @@ def parser() -> argparse.ArgumentParser:
     _add_recipes(command)
     _add_views(command)
     _add_train(command)
-    _add_evaluate(command)
+    evaluate_options.add(command)
     _add_checks(command)
     for name, sub in commands.choices.items():
-        # These print JSON instead of other outputs, or write it to a file.
-        if name in ("compare", "sweep"):
+        # These print JSON instead of other outputs, or write it to a file; the commands
+        # of evaluate declare it themselves.
+        if name in ("compare", "evaluate", "sweep"):
             continue
         meaning = _JSON_HELP.get(name, "print JSON")
         sub.add_argument("--json", action="store_true", help=meaning)
@@ -233,27 +232,6 @@ def _set(add: _Add, *, example: str = "compose.target_tokens=65536") -> None:
         metavar="KEY=VALUE",
         help=f"override a key of the recipe, e.g. {example}; may be repeated",
     )
-
-
-def _words(text: str) -> list[str]:
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
-def _above(text: str, *, kind: type[int] | type[float]) -> float:
-    """Return a number above 0; argparse reports ValueErrors without a reason."""
-    value = math.nan
-    with suppress(ValueError):
-        value = kind(text)
-    if math.isfinite(value) and value > 0:
-        return value
-    wanted = "a number above 0, such as 1e8"
-    if kind is int:
-        wanted = "a whole number of at least 1"
-    raise argparse.ArgumentTypeError(f"{text} is not {wanted}")
-
-
-_count = partial(_above, kind=int)
-_amount = partial(_above, kind=float)
 
 
 def _add_recipes(command: _Command) -> None:
@@ -306,33 +284,33 @@ def _add_recipes(command: _Command) -> None:
     add("--preset", metavar="NAME", help="plan one of the presets of nextlong init")
     add(
         "--workers",
-        type=_count,
+        type=count,
         metavar="N",
         help="also estimate for N worker processes per node",
     )
     add(
         "--nodes",
-        type=_count,
+        type=count,
         default=1,
         metavar="N",
         help="also estimate for N machines like this one",
     )
     add(
         "--gpus",
-        type=_count,
+        type=count,
         default=0,
         metavar="M",
         help="also estimate for M GPUs per node",
     )
     add(
         "--gpu-tflops",
-        type=_amount,
+        type=amount,
         metavar="X",
         help="TFLOP/s of a GPU on a transformer (default: 120)",
     )
     add(
         "--chunks",
-        type=_amount,
+        type=amount,
         metavar="N",
         help="estimate for a corpus of N chunks, such as 1e8",
     )
@@ -402,11 +380,11 @@ def _add_recipes(command: _Command) -> None:
         f"{', '.join(FORMATS.built_in)}, or a format of another package (default: the "
         "recipe's formats)"
     )
-    add("--to", type=_words, default=[], metavar="FORMAT,…", help=meaning)
+    add("--to", type=words, default=[], metavar="FORMAT,…", help=meaning)
     _set(add, example="export.pack=524288")
     add(
         "--mix",
-        type=_words,
+        type=words,
         default=[],
         metavar="W,W,…",
         help="proportions of several runs, e.g. 1,2 (default: all)",
@@ -601,202 +579,6 @@ def _add_train(command: _Command) -> None:
         help="output directory for checkpoints (default: beside the recipe)",
     )
     add("--force", action="store_true", help="overwrite an existing recipe")
-
-
-def _add_evaluate(command: _Command) -> None:
-    summary = (
-        "Evaluate a model on RULER, HELMET, needles, LongBench v2, short text and "
-        "probes, and report the scores"
-    )
-    forms = (
-        "nextlong evaluate MODEL …  ·  nextlong evaluate report RESULTS… -o table.html "
-        " ·  nextlong evaluate import HELMET-RESULT.json… --out RESULTS"
-    )
-    sub = command("evaluate", "evaluate:evaluate", summary, description=forms)
-    meaning = (
-        "a model folder or hub name; with --url its name on the server; or: report, "
-        "judge, import, data"
-    )
-    sub.add_argument("model", metavar="MODEL", help=meaning)
-    meaning = "report, judge: results to read; import: HELMET's files; data: suites"
-    sub.add_argument(
-        "files", nargs="*", type=Path, default=[], metavar="RESULTS", help=meaning
-    )
-
-    add = sub.add_argument_group("tasks and data").add_argument
-    meaning = (
-        "ruler, helmet, needle, nolima, babilong, mrcr, graphwalks, longbench-v2, "
-        "short, attention … (default: ruler)"
-    )
-    add("--suite", type=_words, default=[], metavar="NAME,…", help=meaning)
-    add(
-        "--tasks",
-        type=_words,
-        default=[],
-        metavar="NAME,…",
-        help="run only these tasks, e.g. niah_single_1,vt",
-    )
-    meaning = (
-        "context lengths in tokens, including the answer (default: 8k..128k; "
-        "longbench-v2: 128k)"
-    )
-    add("--lengths", metavar="L,…", help=meaning)
-    add(
-        "--samples",
-        type=int,
-        metavar="N",
-        help="maximum samples per task (default: that of the benchmark)",
-    )
-    add(
-        "--seed",
-        type=int,
-        default=42,
-        help="seed of the samples (default: 42, as in RULER and HELMET)",
-    )
-    add(
-        "--data",
-        type=Path,
-        metavar="FOLDER",
-        help="folder with your copies of the benchmark files",
-    )
-    add(
-        "--run",
-        type=Path,
-        metavar="RUN",
-        help="dependency, mrcr-mined: the run to take sequences from",
-    )
-    add(
-        "--trained-on",
-        type=Path,
-        metavar="RUN",
-        help="the run that the model was trained on, for reports",
-    )
-    add(
-        "--out",
-        type=Path,
-        metavar="RESULTS",
-        help="output folder (default: evaluation-MODEL)",
-    )
-    add("--label", metavar="NAME", help="name of the model in reports")
-    add(
-        "--dry-run",
-        action="store_true",
-        help="print the tasks, missing files and required memory without running",
-    )
-
-    add = sub.add_argument_group("model and inference").add_argument
-    add(
-        "--prompt-format",
-        choices=("completion", "chat", "messages"),
-        default="completion",
-        help="base model, chat model, or a server's own template (default: completion)",
-    )
-    meaning = "chat: let the model reason before it answers, in up to N more tokens"
-    add("--thinking", type=int, default=0, metavar="N", help=meaning)
-    engines = ("transformers", "vllm")
-    add(
-        "--engine",
-        choices=engines,
-        default=engines[0],
-        help="inference engine (default: transformers)",
-    )
-    add(
-        "--gpus",
-        type=int,
-        default=1,
-        metavar="N",
-        help="vllm: split the model over N GPUs (default: 1)",
-    )
-    add(
-        "--context",
-        type=int,
-        metavar="N",
-        help="maximum number of tokens (default: from the model's configuration)",
-    )
-    add(
-        "--device",
-        default="auto",
-        help="auto, cpu, cuda:1, or sharded over all GPUs: sharded (default: auto)",
-    )
-    dtypes = ("auto", "bfloat16", "float16", "float32")
-    meaning = "data type of weights and cache (default: auto, as in the checkpoint)"
-    add("--dtype", choices=dtypes, default="auto", help=meaning)
-    meaning = (
-        "attention implementation of transformers: sdpa, flash_attention_2 (default: "
-        "sdpa)"
-    )
-    add("--attention", default="sdpa", help=meaning)
-    add(
-        "--chunk-tokens",
-        type=int,
-        default=2048,
-        metavar="N",
-        help="tokens per prefill step (default: 2048)",
-    )
-    add(
-        "--batch-tokens",
-        type=int,
-        default=16_384,
-        metavar="N",
-        help="maximum tokens in a batch (default: 16384)",
-    )
-    add("--revision", metavar="REV", help="revision of a hub model")
-
-    add = sub.add_argument_group("a server with an OpenAI-compatible API").add_argument
-    add("--url", metavar="URL", help="e.g. http://localhost:8000/v1")
-    add("--judge", metavar="NAME", help="judge: name of the judge model on the server")
-    add(
-        "--tokenizer",
-        metavar="FILE",
-        help="a tokenizer.json, a folder or a hub name (default: MODEL)",
-    )
-    add(
-        "--api-key-env",
-        default="OPENAI_API_KEY",
-        metavar="VAR",
-        help="environment variable with the API key",
-    )
-    add(
-        "--concurrency",
-        type=int,
-        default=8,
-        metavar="N",
-        help="concurrent requests (default: 8)",
-    )
-    add(
-        "--max-attempts",
-        type=int,
-        default=8,
-        metavar="N",
-        help="attempts per request (default: 8)",
-    )
-
-    add = sub.add_argument
-    meaning = "report: file to write (.html, .md or .tex); may be repeated"
-    add(
-        "-o",
-        "--output",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help=meaning,
-    )
-    add(
-        "--figures",
-        type=Path,
-        metavar="FOLDER",
-        help="report: also write the figures to FOLDER, as SVG and PNG",
-    )
-    meaning = "report: allow results with different n, seeds or protocols"
-    add(
-        "--mixed",
-        dest="protocols",
-        action="store_const",
-        const="mixed",
-        default="same",
-        help=meaning,
-    )
 
 
 def _add_checks(command: _Command) -> None:

@@ -335,7 +335,7 @@ def origin(name: str) -> str:
             path += f"; its license: {file.licence}"
         return (
             f"it comes from {file.repo} on the Hugging Face hub ({path}); "
-            "nextlong evaluate data SUITE downloads it"
+            "nextlong evaluate data --suite NAME downloads it"
         )
     source = SOURCES["elsewhere"].get(name)
     if source:

@@ -41,15 +41,9 @@ class _Metric(NamedTuple):
 
 
 def import_helmet(
-    files: Sequence[Path], *, out: Path | None, label: str | None, console: Console
+    files: Sequence[Path], *, out: Path, label: str | None, console: Console
 ) -> results.ModelResults:
     """Read files of one model into `out`; return its results. Raises EvaluateError."""
-    if not files or out is None:
-        raise EvaluateError(
-            where="import",
-            problem="it needs files and --out",
-            fix="run nextlong evaluate import HELMET-RESULT.json… --out RESULTS",
-        )
     records = {file: _read(file) for file in files}
     model = _only_model(records)
     written: dict[Path, Path] = {}

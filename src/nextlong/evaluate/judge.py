@@ -54,19 +54,12 @@ class _Rubric(NamedTuple):
 
 
 def run(
-    folders: Sequence[Path], *, model: ModelOptions | None, console: Console
+    folders: Sequence[Path], *, model: ModelOptions, console: Console
 ) -> list[tuple[Path, float]]:
     """Rate the answers in some results directories; return all scores.
 
     What this judge has rated already is not rated again.
     """
-    if not folders or model is None:
-        raise EvaluateError(
-            where="judge",
-            problem="it needs results, and a model on a server",
-            fix="run nextlong evaluate judge RESULTS… --judge MODEL "
-            "--url http://HOST:PORT/v1",
-        )
     server = ServerModel(model, _MESSAGES)
     scores = []
     for result in _results_to_judge(folders):
@@ -93,8 +86,8 @@ def _results_to_judge(folders: Sequence[Path]) -> list[Result]:
         raise EvaluateError(
             where=folders[0],
             problem=f"it holds no result of {' or '.join(tasks)}",
-            fix=f"run nextlong evaluate MODEL --tasks {tasks[0]} --out {folders[0]} "
-            "first",
+            fix=f"first run nextlong evaluate run MODEL --tasks {tasks[0]} "
+            f"--out {folders[0]}",
         )
     return found
 
@@ -121,7 +114,7 @@ def _judge(result: Result, server: ServerModel) -> str:
     shares = [rating["share"] for rating in ratings if rating["share"] is not None]
     if not shares:
         raise EvaluateError(
-            where=f"--judge {name}",
+            where=f"--model {name}",
             problem=f"none of its {len(answered)} judgements ends with its scores as "
             f"JSON, the first with {ratings[0]['judgement'][-80:]!r}",
             fix=f"take a model that follows instructions (delete {partial_file.path})",

@@ -39,10 +39,9 @@ def describe(
     device, capacity = device_memory(options.device)
     if config is None:
         return (
-            f"{options.name} is no local folder and not in the cache of the Hugging "
-            "Face hub, which a dry run does not contact: whether it exists, its "
-            f"context and its memory are unknown; `hf download {options.name}`, or "
-            "name its folder, and try again"
+            f"The memory of {options.name} is unknown, because it is neither a folder "
+            "nor in the local cache of the Hugging Face Hub, and a dry run does not "
+            f"download it; run `hf download {options.name}` first"
         )
 
     # Short prompts are answered together, so the longest need not take the most memory.

@@ -94,18 +94,12 @@ def read(
     Raises EvaluateError for results of the same label, and for those that were measured
     with another n, seed, data or prompt format, unless `protocols` is mixed.
     """
-    if not folders:
-        raise EvaluateError(
-            where="report",
-            problem="no results are named",
-            fix="run nextlong evaluate report RESULTS… -o table.html",
-        )
     results = [read_results(folder) for folder in folders]
     if not any(model.finished for model in results):
         raise EvaluateError(
             where=folders[0],
             problem="it holds no finished task",
-            fix=f"run nextlong evaluate MODEL --out {folders[0]} again",
+            fix=f"run nextlong evaluate run MODEL --out {folders[0]} again",
         )
     _check_labels(results)
     mixed = tables.mixed_protocols(results)

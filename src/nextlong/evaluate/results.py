@@ -484,7 +484,7 @@ def read_results(folder: Path) -> ModelResults:
         raise EvaluateError(
             where=folder,
             problem=problem,
-            fix="give a folder that `nextlong evaluate MODEL --out FOLDER` wrote",
+            fix="give a folder that `nextlong evaluate run MODEL --out FOLDER` wrote",
         )
     paths = sorted(folder.glob("*/*.json"))
     finished = [read_finished(path) for path in paths]

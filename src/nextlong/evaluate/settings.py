@@ -46,11 +46,11 @@ class EvaluationSettings:
         """
         for task in self.tasks:
             if task.lengths and not set(task.lengths) & set(self.lengths):
-                known_lengths = ", ".join(map(str, task.lengths))
+                known_lengths = ", ".join(f"{length:,}" for length in task.lengths)
                 raise EvaluateError(
-                    where="--lengths",
-                    problem=f"{task.name} is defined at {known_lengths} only",
-                    fix="add one of them or leave it out",
+                    where=task.name,
+                    problem=f"its benchmark has only the lengths {known_lengths}",
+                    fix="add one of them to --lengths, or leave the task out",
                 )
         # Mistakes in the setup show after minutes rather than hours.
         pairs: list[tuple[Task | Probe, int | None]] = []

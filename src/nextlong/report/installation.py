@@ -39,8 +39,8 @@ _FEATURES: Final = {
     "train": "nextlong train",
     "trl": "nextlong train --engine trl",
     "evaluate": "nextlong evaluate",
-    "short-text": "nextlong evaluate --suite short",
-    "vllm": "nextlong evaluate --engine vllm",
+    "short-text": "nextlong evaluate run --suite short",
+    "vllm": "nextlong evaluate run --engine vllm",
 }
 
 

@@ -204,7 +204,7 @@ def test_a_summary_is_judged_by_three_questions(folder, served, capsys):
         ]
     }
     assert (
-        main(["evaluate", "judge", str(out), "--judge", "gpt-x", "--url", served.url])
+        main(["evaluate", "judge", str(out), "--model", "gpt-x", "--url", served.url])
         == 0
     )
     (result,) = results.read_results(out).finished

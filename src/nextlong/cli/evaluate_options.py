@@ -1,0 +1,264 @@
+"""The options of `nextlong evaluate`: one subcommand per thing that a user wants done.
+
+Kept free of what the subcommands import, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from nextlong.cli.argument_types import count, words
+
+_Subcommand: TypeAlias = Callable[..., argparse.ArgumentParser]
+_SUITES_HELP: Final = (
+    "suites of tasks, separated by commas: ruler, helmet, needle, nolima, babilong, "
+    "mrcr, graphwalks, longbench-v2, short, attention, dependency and others listed "
+    "in docs/evaluate"
+)
+_DEFAULT_SUITE: Final = "ruler"
+_SUMMARY: Final = "Evaluate a model on long-context benchmarks and report its scores"
+_DESCRIPTION: Final = f"""{_SUMMARY}.
+
+  nextlong evaluate data --suite ruler,needle --out data
+  nextlong evaluate run MODEL --suite ruler,needle --data data --out results
+  nextlong evaluate report results
+
+The first command downloads the files of the benchmarks, the second asks the model,
+the third prints its scores as tables."""
+
+
+def add(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add the command with its subcommands."""
+    parser = command(
+        "evaluate",
+        "evaluate:run_command",
+        _SUMMARY,
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    subparsers = parser.add_subparsers(
+        title="commands",
+        metavar="COMMAND",
+        required=True,
+        dest="name_of_subcommand",
+    )
+
+    def subcommand(
+        name: str, summary: str, *, prints: str, **options: Any
+    ) -> argparse.ArgumentParser:
+        sub = subparsers.add_parser(
+            name, help=summary, **{"description": f"{summary}.", **options}
+        )
+        sub.set_defaults(command=f"evaluate:{name}_command")
+        sub.add_argument("--json", action="store_true", help=f"print JSON: {prints}")
+        return sub
+
+    _add_run(subcommand)
+    _add_report(subcommand)
+    _add_data(subcommand)
+    _add_import(subcommand)
+    _add_judge(subcommand)
+
+
+def _add_run(subcommand: _Subcommand) -> None:
+    sub = subcommand(
+        "run",
+        "Ask a model the questions of some benchmarks and score its answers",
+        prints="the score of every task, or the plan with --dry-run",
+        description="Ask a model the questions of some benchmarks, score its answers "
+        "and save both. Run the same command again to resume after an interruption.",
+    )
+    meaning = (
+        "the model: a folder written by save_pretrained, a name on the Hugging Face "
+        "Hub, or, with --url, the name that the server uses"
+    )
+    sub.add_argument("model", metavar="MODEL", help=meaning)
+    _add_tasks(sub)
+    _add_inference(sub)
+    group = sub.add_argument_group(
+        "server", "Ask a server with an OpenAI-compatible API instead of a local model."
+    )
+    meaning = "URL of the server, such as http://localhost:8000/v1"
+    group.add_argument("--url", metavar="URL", help=meaning)
+    meaning = (
+        "tokenizer of the model on the server, to measure lengths: a tokenizer.json, a "
+        "folder or a name on the Hugging Face Hub (default: MODEL)"
+    )
+    group.add_argument("--tokenizer", metavar="NAME", help=meaning)
+    _add_requests(group)
+
+
+def _add_tasks(sub: argparse.ArgumentParser) -> None:
+    add = sub.add_argument_group("tasks and data").add_argument
+    meaning = f"{_SUITES_HELP} (default: {_DEFAULT_SUITE})"
+    add("--suite", type=words, default=[], metavar="NAME,…", help=meaning)
+    meaning = "run only these tasks, such as niah_single_1,vt"
+    add("--tasks", type=words, default=[], metavar="NAME,…", help=meaning)
+    meaning = (
+        "context lengths in tokens, including the answer: a list such as 8k,32k or a "
+        "range of powers of two such as 8k..128k (default: 8k..128k; longbench-v2: "
+        "128k)"
+    )
+    add("--lengths", metavar="L,…", help=meaning)
+    meaning = "ask at most N samples of each task (default: all of the benchmark's)"
+    add("--samples", type=count, metavar="N", help=meaning)
+    meaning = "seed of generated samples (default: 42, as in RULER and HELMET)"
+    add("--seed", type=int, default=42, help=meaning)
+    meaning = (
+        "folder with the benchmark files, as `nextlong evaluate data` downloads them"
+    )
+    add("--data", type=Path, metavar="FOLDER", help=meaning)
+    meaning = "nextlong run whose sequences the suites dependency and mrcr-mined read"
+    add("--run", type=Path, metavar="RUN", help=meaning)
+    meaning = (
+        "nextlong run that the model was trained on; reports then plot scores against "
+        "the similarity of its negatives"
+    )
+    add("--trained-on", type=Path, metavar="RUN", help=meaning)
+    meaning = "folder for answers and scores (default: evaluation-MODEL)"
+    add("--out", type=Path, metavar="RESULTS", help=meaning)
+    meaning = "name of the model in reports (default: MODEL)"
+    add("--label", metavar="NAME", help=meaning)
+    meaning = (
+        "list the tasks, the missing files and the required memory, and run nothing"
+    )
+    add("--dry-run", action="store_true", help=meaning)
+
+
+def _add_inference(sub: argparse.ArgumentParser) -> None:
+    add = sub.add_argument_group("model and inference").add_argument
+    meaning = (
+        "completion: plain text, for base models; chat: the model's chat template; "
+        "messages: the chat template of the server, with --url (default: completion)"
+    )
+    formats = ("completion", "chat", "messages")
+    add("--prompt-format", choices=formats, default=formats[0], help=meaning)
+    meaning = (
+        "with --prompt-format chat: let the model reason in up to N more tokens before "
+        "its answer"
+    )
+    add("--thinking", type=int, default=0, metavar="N", help=meaning)
+    engines = ("transformers", "vllm")
+    meaning = f"library that runs the model (default: {engines[0]})"
+    add("--engine", choices=engines, default=engines[0], help=meaning)
+    meaning = "with --engine vllm: split the model over N GPUs (default: 1)"
+    add("--gpus", type=count, default=1, metavar="N", help=meaning)
+    meaning = (
+        "largest number of tokens to give the model (default: from its configuration)"
+    )
+    add("--context", type=count, metavar="N", help=meaning)
+    meaning = (
+        "where the model runs: cpu, a GPU such as cuda:1, sharded to split the layers "
+        "over all GPUs, or auto for the first GPU if there is one (default: auto)"
+    )
+    add("--device", default="auto", metavar="NAME", help=meaning)
+    dtypes = ("auto", "bfloat16", "float16", "float32")
+    meaning = "data type of weights and cache (default: auto, as in the checkpoint)"
+    add("--dtype", choices=dtypes, default=dtypes[0], help=meaning)
+    meaning = (
+        "attention implementation of transformers, such as sdpa or flash_attention_2 "
+        "(default: sdpa)"
+    )
+    add("--attention", default="sdpa", metavar="NAME", help=meaning)
+    meaning = (
+        "tokens of a prompt to read at once; fewer need less memory (default: 2048)"
+    )
+    add("--chunk-tokens", type=count, default=2048, metavar="N", help=meaning)
+    meaning = "largest number of tokens in a batch of short prompts (default: 16384)"
+    add("--batch-tokens", type=count, default=16_384, metavar="N", help=meaning)
+    meaning = "branch, tag or commit of a model on the Hugging Face Hub"
+    add("--revision", metavar="REV", help=meaning)
+
+
+def _add_requests(group: argparse._ActionsContainer) -> None:
+    """Add the options of requests to a server."""
+    add = group.add_argument
+    variable = "OPENAI_API_KEY"
+    meaning = f"environment variable that holds the API key (default: {variable})"
+    add("--api-key-env", default=variable, metavar="VAR", help=meaning)
+    meaning = "requests that are sent at the same time (default: 8)"
+    add("--concurrency", type=count, default=8, metavar="N", help=meaning)
+    meaning = "how often a request is tried before the command stops (default: 8)"
+    add("--max-attempts", type=count, default=8, metavar="N", help=meaning)
+
+
+def _add_report(subcommand: _Subcommand) -> None:
+    sub = subcommand(
+        "report",
+        "Print or write tables and figures of one or more models",
+        prints="the score of every task",
+    )
+    meaning = "result folders of `nextlong evaluate run` or `import`, one per model"
+    sub.add_argument("files", nargs="+", type=Path, metavar="RESULTS", help=meaning)
+    meaning = (
+        "write the tables to FILE (.html, .md or .tex) instead of printing them; may "
+        "be repeated"
+    )
+    sub.add_argument(
+        "-o",
+        "--output",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help=meaning,
+    )
+    meaning = "write the figures to FOLDER, as SVG and PNG"
+    sub.add_argument("--figures", type=Path, metavar="FOLDER", help=meaning)
+    meaning = (
+        "compare results whose number of samples, seed or prompt format differ; no "
+        "such score is marked as best"
+    )
+    sub.add_argument(
+        "--mixed",
+        dest="protocols",
+        action="store_const",
+        const="mixed",
+        default="same",
+        help=meaning,
+    )
+
+
+def _add_data(subcommand: _Subcommand) -> None:
+    sub = subcommand(
+        "data",
+        "Download the benchmark files that some suites read",
+        prints="the state of every file",
+    )
+    sub.add_argument(
+        "--suite", type=words, required=True, metavar="NAME,…", help=_SUITES_HELP
+    )
+    meaning = "folder for the files; give it to `nextlong evaluate run` as --data"
+    sub.add_argument("--out", type=Path, required=True, metavar="FOLDER", help=meaning)
+
+
+def _add_import(subcommand: _Subcommand) -> None:
+    sub = subcommand(
+        "import",
+        "Read result files that HELMET's own scripts wrote",
+        prints="the score of every task",
+    )
+    meaning = "result files (JSON) of one model"
+    sub.add_argument("files", nargs="+", type=Path, metavar="FILE", help=meaning)
+    meaning = "folder for the scores; give it to `nextlong evaluate report`"
+    sub.add_argument("--out", type=Path, required=True, metavar="RESULTS", help=meaning)
+    meaning = "name of the model in reports (default: the name in the files)"
+    sub.add_argument("--label", metavar="NAME", help=meaning)
+
+
+def _add_judge(subcommand: _Subcommand) -> None:
+    sub = subcommand(
+        "judge",
+        "Score answers of HELMET's LongQA and Summ with another model, as HELMET does",
+        prints="the score of every judged file",
+    )
+    meaning = "result folders of `nextlong evaluate run`"
+    sub.add_argument("files", nargs="+", type=Path, metavar="RESULTS", help=meaning)
+    meaning = "name of the judge model on the server"
+    sub.add_argument("--model", required=True, metavar="NAME", help=meaning)
+    meaning = "URL of an OpenAI-compatible API, such as http://localhost:8000/v1"
+    sub.add_argument("--url", required=True, metavar="URL", help=meaning)
+    _add_requests(sub)
