@@ -361,7 +361,7 @@ def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
             "method": draw.choice((*["nextlong"] * 14, *METHODS)),
             "negatives": draw.choice(
                 (
-                    *["top"] * 5,
+                    *["top"] * 4,
                     "mixed",
                     "random-retrieved",
                     "tail",
