@@ -17,6 +17,7 @@ from nextlong.export.arrange import (
     arranged,
     packed,
 )
+from nextlong.export.mixture import EVERYTHING, Mixture
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import SEQUENCE_INDEX
 
@@ -38,8 +39,7 @@ def names(index):
 
 def split(index, *, validation, seed):
     how = Arrangement(
-        mix=None,
-        by="sequences",
+        mixture=EVERYTHING,
         validation=validation,
         shared_chunks="keep",
         pack=None,
@@ -82,8 +82,18 @@ def test_the_scarcest_run_sets_the_scale():
 
 
 def test_a_run_without_sequences():
+    runs = [
+        SimpleNamespace(read_index=lambda run: index_of([1] * (1 - run), run=run))
+    ] * 2
+    how = Arrangement(
+        mixture=Mixture(weights=(1, 1)),
+        validation=0.0,
+        shared_chunks="keep",
+        pack=None,
+        seed=0,
+    )
     with pytest.raises(CorpusError) as error:
-        _mix([index_of([1]), index_of([], run=1)], weights=[1, 1], by="sequences")
+        arranged(runs, how)
     assert error.value.where == "run 1 of the mix"
 
 
@@ -182,8 +192,7 @@ def test_what_shares_a_chunk_of_one_corpus_with_validation_is_left_out(
         *([run(1, range(of_first, 6))] if of_first < 6 else []),
     ]
     how = Arrangement(
-        mix=None,
-        by="sequences",
+        mixture=EVERYTHING,
         validation=0.1,
         shared_chunks="leave-out",
         pack=None,

@@ -292,6 +292,7 @@ def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, shared_ids):
         "documents": len(documents),
         "tokens": 12 * T,
         "of_runs": [],
+        "of_components": [],
         "short_rows": 1,
         "chunks": len(chunks),
         "chunks_in_train": 0,

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,13 @@ from tokenizers import Tokenizer
 import nextlong
 from nextlong import pipeline
 from nextlong.cli.main import main
+from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.errors import ExportError, NextlongError, RecipeError, RunError
+from nextlong.export.mixture import Mixture
 from nextlong.runs import export as runs_export
+from nextlong.verify.files import check_mixes
+from nextlong.verify.run_files import StoredRun
 
 T = 2048
 
@@ -75,7 +80,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
     done = exported(
         [own_run, shorter_run],
         formats=["parquet"],
-        mix=[1, 2],
+        mixture=Mixture(weights=(1, 2)),
         overrides=["export.pack=4096", "workers=1"],
     )
     rows = parquet_rows(done["parquet"].folder)
@@ -98,8 +103,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
     by_tokens = exported(
         [own_run, shorter_run],
         formats=["jsonl"],
-        mix=[2, 1],
-        by="tokens",
+        mixture=Mixture(weights=(2, 1), by="tokens"),
         overrides=["workers=1"],
     )
     assert counts_of(by_tokens["rows"])[0]["train"]["sequences"] == 24
@@ -158,7 +162,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
         ),
         ({"stale": "replace"}, "--replace: it needs --into"),
         (
-            {"by": "tokens"},
+            {"mixture": Mixture(by="tokens")},
             "by='tokens' is the unit of the proportions of a mix, which has none",
         ),
         (
@@ -177,7 +181,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
             {"overrides": ["export.validation=0.00001"]},
             "export.validation=1e-05 leaves no sequence for validation of 12",
         ),
-        ({"mix": [1, 2]}, "mix: it has 2 proportions for 1 runs"),
+        ({"mixture": Mixture(weights=(1, 2))}, "mix: it has 2 proportions for 1 runs"),
     ],
 )
 def test_a_mistake_is_told_with_its_cure(own_run, asked, message):
@@ -339,7 +343,11 @@ def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     told = []
     reporter = Reporter()
     reporter.tell = told.append
-    asked = {"formats": ["parquet"], "mix": [2, 1], "overrides": ["workers=1"]}
+    asked = {
+        "formats": ["parquet"],
+        "mixture": Mixture(weights=(2, 1)),
+        "overrides": ["workers=1"],
+    }
     done = exported([own_run, shorter_run], reporter=reporter, **asked)
     (note,) = told
     assert note.startswith(
@@ -494,3 +502,95 @@ def test_tokens_of_short_rows_need_short_documents(own_run):
     with pytest.raises(RecipeError) as error:
         runs_export.export([own_run], short_tokens=256)
     assert error.value.where == "--short-tokens"
+
+
+@pytest.fixture
+def labelled_run(recipe_for, tmp_path):
+    """A run of two sources, whose documents name a language."""
+    sources = []
+    for source, language, documents in (("web", "en", 90), ("books", "de", 45)):
+        path = tmp_path / f"{source}.jsonl"
+        with path.open("w") as file:
+            for number in range(documents):
+                words = [f"{source}{(number * 7 + word) % 40}" for word in range(60)]
+                text = " ".join(words) + "\n"
+                line = {"id": f"{source}-{number}", "text": text * 3, "lang": language}
+                file.write(json.dumps(line) + "\n")
+        metadata = {"path": str(path), "name": source, "metadata": ["lang"]}
+        sources.append(metadata)
+    run_dir = tmp_path / "labelled"
+    pipeline.run(
+        recipe_for(
+            run_dir,
+            f"ingest.sources={json.dumps(sources)}",
+            "compose.method=standard",
+            "compose.sequences=all",
+            "compose.target_tokens=512",
+        )
+    )
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    ("components", "names"), [("sources", ("books", "web")), ("lang", ("de", "en"))]
+)
+def test_components_of_one_run_are_mixed_by_temperature(
+    labelled_run, components, names
+):
+    of_all = Counter(
+        span.spans[0].source_id.partition("-")[0]
+        for span in nextlong.open(labelled_run).sequences()
+    )
+    asked = ["export", str(labelled_run), "--to", "parquet", "--temperature", "0"]
+    order = ["--components", components, "--order", "curriculum"]
+    assert main([*asked, *order, "--set", "workers=1"]) == 0
+    (described,) = labelled_run.glob("*/mix.json")
+    mix = json.loads(described.read_text())
+    fewest = min(of_all.values())
+    assert [part[0] for part in mix["components"]["train"]] == list(names)
+    assert [part[1] for part in mix["components"]["train"]] == [fewest, fewest]
+    (outcome,) = check_mixes(StoredRun(labelled_run))
+    assert outcome.result == "pass"
+    # The rows of the run itself stay what they were.
+    assert len(nextlong.open(labelled_run).to_datasets()) == sum(of_all.values())
+
+
+def test_a_column_that_no_document_has(labelled_run):
+    with pytest.raises(RecipeError) as error:
+        exported(
+            [labelled_run], mixture=Mixture(components="language", temperature=0.3)
+        )
+    assert (error.value.where, error.value.value) == ("--components", "language")
+
+
+def test_lengths_of_two_runs_come_in_the_order_of_a_curriculum(own_run, shorter_run):
+    asked = ["export", str(own_run), str(shorter_run), "--to", "parquet"]
+    mix = ["--mix", "balanced-lengths", "--order", "curriculum"]
+    assert main([*asked, *mix, "--set", "workers=1"]) == 0
+    (described,) = own_run.glob("*/mix.json")
+    fingerprint = described.parent.name.rpartition("-")[2]
+    (folder,) = [
+        path.parent
+        for path in own_run.glob("*-parquet-*/manifest.json")
+        if json.loads(path.read_text())["inputs"]["rows"] == fingerprint
+    ]
+    lengths = [row["length"] for row in parquet_rows(folder)]
+    assert lengths == sorted(lengths)
+    assert 1024 * lengths.count(1024) == 2048 * lengths.count(2048)
+    (data,) = (own_run / "data").glob("mix-*/README.md")
+    assert "| 1k-2k |" in data.read_text("utf-8")
+    (outcome,) = check_mixes(StoredRun(own_run))
+    assert outcome.result == "pass"
+    # In another order, `verify` sees it even if the hashes are made to fit.
+    (path,) = described.parent.glob("*.train.index.npy")
+    np.save(path, np.load(path)[::-1])
+    manifest = described.parent / "manifest.json"
+    record = json.loads(manifest.read_text())
+    entry = store.hash_file(path)
+    for part in record["parts"]:
+        if path.name in part["files"]:
+            part["files"][path.name]["xxh3"] = entry
+    manifest.write_text(json.dumps(record))
+    (outcome,) = check_mixes(StoredRun(own_run))
+    assert outcome.breaches == 1
+    assert "order of length buckets" in outcome.examples[0]

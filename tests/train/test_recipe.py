@@ -127,7 +127,7 @@ def test_without_warm_up_the_first_step_is_nearly_the_highest():
 
 # key → value as the source has it. 128K: arXiv 2501.12766, table of the 128K training
 # setting and section 4.2 (4M tokens); 512K: table of the 512K training setting and
-# appendix C.2; SFT: ProLong's train_sft.sh (64 rows of 65,536; 5 % warm-up).
+# appendix C.2; 64K: train_64k.sh of the authors' repository; SFT: ProLong's train_sft.sh (64 rows of 65,536; 5 % warm-up).
 PINNED = {
     "paper-128k": {
         "model.rope_base": 200_000_000, "training.beta1": 0.9, "training.beta2": 0.95, "training.lr": 4e-5,
@@ -142,6 +142,12 @@ PINNED = {
         "training.clip": 1.0, "training.weight_decay": 0.1, "training.schedule": "cosine", "training.steps": 500,
         "training.warmup_steps": 50, "training.tokens_per_step": 16 * 524_288, "training.min_lr_ratio": 0, "hardware.count": 128,
         "attention": "sequence", "data.pack": 524_288, "data.mix": (1, 2), "data.by": "tokens",
+    },
+    "authors-64k": {
+        "model.rope_base": 8_000_000, "training.beta1": 0.9, "training.beta2": 0.95, "training.lr": 1e-5,
+        "training.clip": 1.0, "training.weight_decay": 0.1, "training.schedule": "cosine", "training.steps": 500,
+        "training.warmup_steps": 50, "training.tokens_per_step": 64 * 65_536, "training.min_lr_ratio": 0.1,
+        "training.precision": "bf16", "data.pack": None,
     },
     "authors-512k": {
         "model.rope_base": 128_000_000, "training.lr": 5e-6, "training.min_lr_ratio": 0.1, "training.tokens_per_step": 8_388_608,
@@ -207,6 +213,7 @@ def test_one_run_needs_no_mix():
         ("paper-128k", 131_072, None),
         ("paper-128k", 65_536, "rows of 131,072 tokens, and these have 65,536"),
         ("paper-512k", 524_288, None),
+        ("authors-64k", 131_072, "rows of 65,536 tokens, and these have 131,072"),
     ],
 )
 def test_rows_of_another_length_than_a_presets_are_warned_of(name, row_tokens, told):

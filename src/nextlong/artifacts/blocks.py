@@ -18,11 +18,12 @@ a third of the time of an Arrow export.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -37,6 +38,9 @@ from nextlong.schemas import Ints
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+# Sequences whose references are held at a time, about 100 bytes per span.
+_SEQUENCES_HELD: Final = 4096
 
 
 class Cuts(NamedTuple):
@@ -289,10 +293,52 @@ def domains_of(
 
     The arguments are as in `Resolved`.
     """
-    leading = _leading_spans(chunk_ids, roles, span_offsets)
-    doc_ids = corpus_files.documents_of(chunk_ids[leading], corpus.chunks)
+    doc_ids = _leading_documents(chunk_ids, roles, span_offsets, corpus)
     (sources,) = corpus_files.document_columns(doc_ids, corpus.documents, ("source",))
     return list(sources)
+
+
+def labels_of(
+    index: NDArray[Any], origins: Sequence[SequenceFiles], *, column: str
+) -> NDArray[np.object_]:
+    """Return a column of the meta-document or first document of each sequence, (n,).
+
+    `index` is a SEQUENCE_INDEX. The column is `source` or one of the metadata, whose
+    value is None in a document without it.
+    """
+    labels = np.empty(len(index), object)
+    name = "source" if column == "source" else "metadata"
+    for number, origin in enumerate(origins):
+        positions = np.flatnonzero(index["run"] == number)
+        # In parts of equal size, none without a sequence.
+        parts = -(-len(positions) // _SEQUENCES_HELD)
+        for part in np.array_split(positions, parts) if parts else ():
+            table = origin.table(index[part])
+            chunk_ids = table.column("chunk_id").combine_chunks()
+            roles = table.column("role").combine_chunks()
+            # Lists of the chunks of each sequence, end to end.
+            doc_ids = _leading_documents(
+                chunk_ids.values.to_numpy(),
+                roles.values.to_numpy(),
+                chunk_ids.offsets.to_numpy(),
+                origin.corpus,
+            )
+            documents = origin.corpus.documents
+            (values,) = corpus_files.document_columns(doc_ids, documents, (name,))
+            if name == "metadata":
+                objects = [json.loads(line) if line else {} for line in values]
+                labels[part] = [metadata.get(column) for metadata in objects]
+            else:
+                labels[part] = values
+    return labels
+
+
+def _leading_documents(
+    chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, corpus: CorpusFiles
+) -> Ints:
+    """Return the doc_id of each sequence's meta-document or first document, (n,)."""
+    leading = _leading_spans(chunk_ids, roles, span_offsets)
+    return corpus_files.documents_of(chunk_ids[leading], corpus.chunks)
 
 
 def _leading_spans(

@@ -318,6 +318,21 @@ class SequenceFiles:
         offsets = np.cumsum(counts, dtype=np.int64)
         return np.concatenate(ids_of_sequences), offsets
 
+    def table(self, index: NDArray[Any]) -> pa.Table:
+        """Return the SEQUENCES that an index of this run names, in its order.
+
+        Consecutive ones of a file are read together.
+        """
+        batches: list[pa.RecordBatch] = []
+        changes = np.flatnonzero(np.diff(index["part"])) + 1
+        for part in np.split(index, changes):
+            path = str(self.sequences[part["part"][0]])
+            # Mapped: of a file only the named sequences are read.
+            with pa.ipc.open_file(pa.memory_map(path)) as reader:
+                places = part["place"].tolist()
+                batches += [reader.get_batch(number) for number in places]
+        return pa.Table.from_batches(batches)
+
     def _batches(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """Yield the sequences of the data set: part, number in it, and record batch."""
         parts = zip(self.sequences, self.take, strict=True)

@@ -21,6 +21,7 @@ import nextlong
 from nextlong.cli import evaluate_options
 from nextlong.cli.argument_types import amount, count, words
 from nextlong.errors import NextlongError
+from nextlong.export.mixture import MIXTURES, ORDERS
 from nextlong.plugins import FORMATS
 
 _Command: TypeAlias = Callable[..., argparse.ArgumentParser]
@@ -387,12 +388,38 @@ def _add_recipes(command: _Command) -> None:
         type=words,
         default=[],
         metavar="W,W,…",
-        help="proportions of several runs, e.g. 1,2 (default: all)",
+        help="proportions of several runs, e.g. 1,2; of other components by name, e.g. "
+        f"8k-16k=1,16k-32k=2; or {', '.join(MIXTURES)} (default: all)",
     )
     add(
         "--by",
         choices=("sequences", "tokens"),
-        help="unit of --mix (default: sequences)",
+        help="unit of --mix and --temperature (default: sequences)",
+    )
+    add(
+        "--components",
+        metavar="NAME",
+        help="what has proportions: runs (default), lengths (buckets by powers of "
+        "two), sources, or a metadata column such as language",
+    )
+    add(
+        "--temperature",
+        type=float,
+        metavar="T",
+        help="instead of --mix: a component of n has the weight n^T (1: as it is, 0: "
+        "all equal)",
+    )
+    add(
+        "--repeat",
+        type=int,
+        metavar="N",
+        help="use each training sequence up to N times to meet the proportions "
+        "(default: 1)",
+    )
+    add(
+        "--order",
+        choices=ORDERS,
+        help="curriculum: shorter length buckets first (default: interleaved)",
     )
     meaning = (
         "tokens in a row of short documents (default: 8192, or the length of the run's "
@@ -569,8 +596,8 @@ def _add_train(command: _Command) -> None:
         help="a model folder or hub name, as for from_pretrained",
     )
     meaning = (
-        "paper-128k, paper-512k, paper-sft, authors-512k, or tiny (a model from "
-        "scratch)"
+        "paper-128k, paper-512k, paper-sft, authors-64k, authors-512k, or tiny (a "
+        "model from scratch)"
     )
     add("--preset", metavar="NAME", help=meaning)
     add(

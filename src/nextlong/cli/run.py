@@ -11,12 +11,14 @@ import shlex
 import sys
 import time
 from argparse import Namespace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nextlong.cli.common import check_folder_of, console, present, reporter, write
 from nextlong.errors import NextlongError
+from nextlong.export.mixture import EVERYTHING, MIXTURES, Mixture
 from nextlong.recipe import Recipe
 from nextlong.text import counted
 
@@ -281,20 +283,7 @@ def export(args: Namespace) -> None:
             problem="it is empty",
             fix="give a folder or a URL, or remove it",
         )
-    if args.by and not args.mix:
-        raise NextlongError(
-            where=f"--by {args.by}",
-            problem="it needs proportions",
-            fix="add --mix 1,2 or remove --by",
-        )
-    try:
-        mix = [float(word) for word in args.mix]
-    except ValueError:
-        raise NextlongError(
-            where=f"--mix {','.join(args.mix)}",
-            problem="not all proportions are numbers",
-            fix="write them as numbers, such as 1,2",
-        ) from None
+    mixture = _mixture(args)
     overrides = list(args.overrides)
     if args.into:
         overrides.append(f"export.push={json.dumps(args.into)}")
@@ -302,8 +291,7 @@ def export(args: Namespace) -> None:
         args.runs,
         formats=args.to,
         overrides=overrides,
-        mix=mix,
-        by=args.by or "sequences",
+        mixture=mixture,
         stale="replace" if args.replace else "refuse",
         short_tokens=args.short_tokens,
         reporter=reporter(stderr=args.json),
@@ -313,3 +301,36 @@ def export(args: Namespace) -> None:
         partial(summary.export_of, written),
         partial(tables.show_facts, summary.exported(written)),
     )
+
+
+def _mixture(args: Namespace) -> Mixture:
+    """Return the mixture that the options of `export` describe.
+
+    A preset is changed by the other options.
+    """
+    words = ",".join(args.mix)
+    given = {
+        key: getattr(args, key)
+        for key in ("by", "components", "temperature", "repeat", "order")
+        if getattr(args, key) is not None
+    }
+    if args.by and not args.mix and args.temperature is None:
+        raise NextlongError(
+            where=f"--by {args.by}",
+            problem="it needs proportions",
+            fix="add --mix 1,2 or remove --by",
+        )
+    if words in MIXTURES:
+        return replace(MIXTURES[words], **given)
+    named = [word.rpartition("=") for word in args.mix]
+    try:
+        weights = tuple(float(weight) for _, _, weight in named)
+    except ValueError:
+        raise NextlongError(
+            where=f"--mix {words}",
+            problem="not all proportions are numbers",
+            fix="write them as numbers, such as 1,2, or name one of "
+            f"{', '.join(MIXTURES)}",
+        ) from None
+    names = tuple(name for name, _, _ in named if name)
+    return replace(EVERYTHING, weights=weights, names=names, **given)

@@ -27,6 +27,8 @@ from nextlong.artifacts import corpus_files
 from nextlong.artifacts.sequence_files import SequenceFiles
 from nextlong.engine.step import Artifacts, TaskResult
 from nextlong.errors import CorpusError, RecipeError
+from nextlong.export.components import buckets_of, component_of, weights_of
+from nextlong.export.mixture import Mixture, Unit
 from nextlong.rng import keyed_hash, threshold_for
 
 SPLITS = ("train", "validation")
@@ -39,10 +41,9 @@ FEWER_LEFT_OUT: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """The settings of a data set: split, mix of runs in proportions, packing."""
+    """The settings of a data set: split, mixture, packing."""
 
-    mix: tuple[float, ...] | None
-    by: Literal["sequences", "tokens"]
+    mixture: Mixture
     validation: float
     shared_chunks: SharedChunks
     pack: int | None
@@ -72,10 +73,13 @@ def arrange_rows(
         # Of a mix alone; a reader of one run knows it.
         runs_used = []
         if len(runs) > 1:
-            for number in range(len(runs)):
-                run_lengths = lengths[row_index["run"] == number]
-                tokens = int(run_lengths.sum())
-                runs_used.append((len(run_lengths), tokens))
+            run_counts = _component_counts(row_index, runs, "runs")
+            runs_used = [(sequences, tokens) for _, sequences, tokens in run_counts]
+        components_used = []
+        if arrangement.mixture.components != "runs":
+            components_used = _component_counts(
+                row_index, runs, arrangement.mixture.components
+            )
         in_train = 0
         if name == "validation":
             in_train = _shared_chunks(content.chunks, contents["train"].chunks)
@@ -85,11 +89,24 @@ def arrange_rows(
             documents=content.documents,
             tokens=int(lengths.sum()),
             of_runs=tuple(runs_used),
+            of_components=tuple(components_used),
             short_rows=int(is_short.sum()),
             chunks=sum(map(len, content.chunks.values())),
             chunks_in_train=in_train,
         )
     return RowsResult(left_out=left_out, **results)
+
+
+def _component_counts(
+    index: NDArray[Any], runs: Sequence[SequenceFiles], components: str
+) -> list[tuple[str, int, int]]:
+    """Return the name of each component, and its sequences and tokens."""
+    names, numbers = component_of(index, runs, components)
+    counts = []
+    for number, name in enumerate(names):
+        lengths = index["length"][numbers == number]
+        counts.append((name, len(lengths), int(lengths.sum())))
+    return counts
 
 
 def _check_splits(
@@ -184,7 +201,7 @@ def arranged(
     indexes = [run.read_index(run=number) for number, run in enumerate(runs)]
     index = np.concatenate(indexes)
     if not arrangement.validation:
-        mixed = _mixed(index, arrangement, split="train", runs=len(runs))
+        mixed = _mixed(index, runs, arrangement.mixture, split="train")
         return {"train": mixed}, 0
     # Each key is hashed independently, so a meta-document is in the same split whatever
     # the run, length or method.
@@ -195,7 +212,7 @@ def arranged(
         is_shared = _shares_chunks(runs, index, held_out)
     splits = {"train": index[~held_out & ~is_shared], "validation": index[held_out]}
     for name, split in splits.items():
-        splits[name] = _mixed(split, arrangement, split=name, runs=len(runs))
+        splits[name] = _mixed(split, runs, arrangement.mixture, split=name)
     return splits, int(is_shared.sum())
 
 
@@ -234,64 +251,92 @@ def _shares_chunks(
 
 
 def _mixed(
-    index: NDArray[Any], arrangement: Arrangement, *, split: str, runs: int
+    index: NDArray[Any],
+    runs: Sequence[SequenceFiles],
+    mixture: Mixture,
+    *,
+    split: str,
 ) -> NDArray[Any]:
-    """Mix the sequences of a split in the requested proportions.
+    """Return the sequences of a split as the mixture takes and orders them.
 
-    Without proportions, all are interleaved evenly.
+    Without weights, all are used; runs are interleaved evenly.
     """
-    if runs == 1 or not len(index):
+    if not len(index):
         return index
-    indexes = [index[index["run"] == number] for number in range(runs)]
-    counts = [len(run_index) for run_index in indexes]
-    if arrangement.mix is None:
-        # A run may have no sequence in a split.
-        present = [run_index for run_index in indexes if len(run_index)]
-        weights = [count for count in counts if count]
-        return _mix(present, weights=weights, by="sequences")
-    for number, count in enumerate(counts):
-        if arrangement.validation and not count:
+    by_run = [index[index["run"] == number] for number in range(len(runs))]
+    # A run may have no sequence in a split.
+    present = [run_index for run_index in by_run if len(run_index)]
+    weights = [len(run_index) for run_index in present]
+    mixed = _mix(present, weights=weights, by="sequences")
+    if mixture.has_weights:
+        mixed = _weighted(mixed, runs, mixture, split=split)
+    if mixture.order == "curriculum":
+        mixed = mixed[np.argsort(buckets_of(mixed["length"]), kind="stable")]
+    return mixed
+
+
+def _weighted(
+    index: NDArray[Any],
+    runs: Sequence[SequenceFiles],
+    mixture: Mixture,
+    *,
+    split: str,
+) -> NDArray[Any]:
+    """Return the sequences of the mixture's components by their weights.
+
+    Raises CorpusError for a component without a sequence in the split.
+    """
+    names, numbers = component_of(index, runs, mixture.components)
+    by_name = {name: index[numbers == number] for number, name in enumerate(names)}
+    sizes = []
+    for component in by_name.values():
+        tokens = int(component["length"].sum())
+        sizes.append(tokens if mixture.by == "tokens" else len(component))
+    weights = weights_of(mixture, names, sizes)
+    chosen = []
+    for name in weights:
+        component = by_name[name]
+        if not len(component):
             raise CorpusError(
-                where=f"run {number} of the mix",
-                problem=f"it has no sequence in {split} with "
-                f"export.validation={arrangement.validation:g}, so the proportions "
-                "cannot be kept",
-                fix="choose another share, or make more sequences",
+                where=f"{name} of the mix",
+                problem=f"it has no sequence in {split}, so the proportions cannot be "
+                "kept",
+                fix="remove it from the mix, choose another export.validation, or make "
+                "more sequences",
             )
-    return _mix(indexes, weights=arrangement.mix, by=arrangement.by)
+        # Held-out sequences are measured once.
+        repeat = mixture.repeat if split == "train" else 1
+        chosen.append(np.tile(component, repeat))
+    return _mix(chosen, weights=list(weights.values()), by=mixture.by)
 
 
 def _mix(
     indexes: Sequence[NDArray[Any]],
     *,
     weights: Sequence[float],
-    by: Literal["sequences", "tokens"],
+    by: Unit,
 ) -> NDArray[Any]:
-    """Return the sequences of several runs in the proportions of `weights`.
+    """Return the sequences of several components in the proportions of `weights`.
 
-    They are evenly interleaved, and none is repeated. The run with the fewest sequences
-    for its weight is used completely and sets the scale; of each other run the first
-    sequences are used. Raises CorpusError for a run without sequences.
+    They are evenly interleaved, and none is repeated. The component with the fewest
+    sequences for its weight is used completely and sets the scale; of each other one
+    the first sequences are used.
     """
-    # (n,) for each run: the sequences or tokens up to and including each sequence.
-    ends_of_runs = []
-    for number, index in enumerate(indexes):
-        if not len(index):
-            raise CorpusError(
-                where=f"run {number} of the mix",
-                problem="it has no sequences",
-                fix="remove it from the mix, or run its recipe again",
-            )
+    # (n,) for each component: the sequences or tokens up to and including each
+    # sequence.
+    ends_of_components = []
+    for index in indexes:
         amounts = np.ones(len(index), np.int64)
         if by == "tokens":
             amounts = index["length"]
-        ends_of_runs.append(np.cumsum(amounts))
+        ends_of_components.append(np.cumsum(amounts))
     # Exactly as written: 0.1 is 1/10.
     shares = [Fraction(str(weight)) for weight in weights]
-    ends_and_shares = list(zip(ends_of_runs, shares, strict=True))
+    ends_and_shares = list(zip(ends_of_components, shares, strict=True))
     scale = min(int(ends[-1]) / share for ends, share in ends_and_shares)
 
-    # Sequences come in the order of their middles: from 0 to 1 within their own run.
+    # Sequences come in the order of their middles: from 0 to 1 within their own
+    # component.
     chosen = []
     middles = []
     for index, (ends, share) in zip(indexes, ends_and_shares, strict=True):
@@ -338,6 +383,7 @@ class SplitResult(TaskResult):
     """Counts of a split.
 
     of_runs: the sequences and tokens of each run of a mix
+    of_components: of each component of a mixture that has other components than runs
     short_rows: rows that are not full
     """
 
@@ -346,6 +392,7 @@ class SplitResult(TaskResult):
     documents: int
     tokens: int
     of_runs: tuple[tuple[int, int], ...] = ()
+    of_components: tuple[tuple[str, int, int], ...] = ()
     short_rows: int = 0
     chunks: int = 0  # distinct; 0 in runs that did not count them
     chunks_in_train: int = 0  # of the chunks in validation

@@ -19,16 +19,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.blocks import (
     Resolved,
     Wanted,
-    domains_of,
     joined,
     joined_names,
+    labels_of,
     of_documents,
     packed,
     resolve_table,
@@ -61,6 +60,7 @@ from nextlong.export.arrange import (
     arrange_rows,
 )
 from nextlong.export.formats.base import Format, Options, RowSizes, format_of
+from nextlong.export.mixture import EVERYTHING, Mixture
 from nextlong.plugins import FORMATS
 from nextlong.recipe import Export
 from nextlong.sequences.tokenizer import special_id
@@ -75,8 +75,6 @@ ID_BYTES = 4
 # Tokens resolved at a time, 32 MB of ids: each block reads from every shard that it
 # names.
 _BLOCK_TOKENS = 1 << 23
-# Sequences whose references are held at a time, about 100 bytes per span.
-_SEQUENCES_HELD = 4096
 # Values of keys that do not change the files.
 _NO_CHANGE = {"boundaries": "sequence", "pad_documents_to": None}
 
@@ -91,15 +89,13 @@ def export_steps(
     *,
     sequences: _Count,
     others: Sequence[tuple[_Count, Artifacts]] = (),
-    mix: Sequence[float] = (),
-    by: Literal["sequences", "tokens"] = "sequences",
+    mixture: Mixture = EVERYTHING,
 ) -> list[Step]:
     """Return the steps that write every format.
 
     They read the files of the steps `read`. See `read_steps`. `sequences` is the
     recipe's `compose.sequences`; `others` are those of other runs, with their finished
-    steps. `mix` are the proportions of all runs, the recipe's own first; if empty, all
-    sequences are used.
+    steps. The recipe's own run is the first of the `mixture`.
     """
 
     def files_of_runs(done: Artifacts) -> list[SequenceFiles]:
@@ -109,10 +105,9 @@ def export_steps(
             files.append(SequenceFiles.of(steps, counts))
         return files
 
-    if not others:
-        mix = ()
-        by = "sequences"
-    arrangement = _arrangement(export, mix=mix, by=by)
+    if not others and mixture.is_of_runs:
+        mixture = EVERYTHING
+    arrangement = _arrangement(export, mixture)
 
     def tasks(done: Artifacts) -> list[Task]:
         runs = files_of_runs(done)
@@ -123,7 +118,7 @@ def export_steps(
     for _, done in others:
         fingerprints.append([step.fingerprint for step in read_steps(done)])
     config = {
-        **asdict(arrangement),
+        **_arrangement_config(arrangement),
         "sequences": [sequences, *other_counts],
         "others": fingerprints,
     }
@@ -150,22 +145,31 @@ def export_steps(
     return steps
 
 
-def _arrangement(
-    export: Export, *, mix: Sequence[float], by: Literal["sequences", "tokens"]
-) -> Arrangement:
+def _arrangement(export: Export, mixture: Mixture) -> Arrangement:
     """Return the settings of the rows.
 
     Those that change nothing have their defaults.
     """
     is_split = export.validation > 0
     return Arrangement(
-        mix=tuple(mix) or None,
-        by=by,
+        mixture=mixture,
         validation=export.validation,
         shared_chunks=export.shared_chunks if is_split else "keep",
         pack=export.pack,
         seed=export.split_seed if is_split else 0,
     )
+
+
+def _arrangement_config(arrangement: Arrangement) -> Json:
+    """Return what decides the rows; a mixture of runs alone as `mix` and `by`."""
+    config = asdict(arrangement)
+    mixture = arrangement.mixture
+    del config["mixture"]
+    config["mix"] = mixture.weights or None
+    config["by"] = mixture.by
+    if not mixture.is_of_runs:
+        config["mixture"] = asdict(mixture)
+    return config
 
 
 def check_names(formats: Sequence[str], known: Artifacts) -> None:
@@ -375,22 +379,7 @@ def _domains_of_rows(
     origins: Sequence[SequenceFiles],
 ) -> list[str]:
     """Return the domains of the sequences of each row."""
-    domains = np.empty(len(index), object)  # of each sequence
-    for number, origin in enumerate(origins):
-        positions = np.flatnonzero(index["run"] == number)
-        # In parts of equal size, none without a sequence.
-        parts = -(-len(positions) // _SEQUENCES_HELD)
-        for part in np.array_split(positions, parts) if parts else ():
-            table = _table(index[part], origin)
-            chunk_ids = table.column("chunk_id").combine_chunks()
-            roles = table.column("role").combine_chunks()
-            # Lists of the chunks of each sequence, end to end.
-            domains[part] = domains_of(
-                chunk_ids.values.to_numpy(),
-                roles.values.to_numpy(),
-                chunk_ids.offsets.to_numpy(),
-                origin.corpus,
-            )
+    domains = labels_of(index, origins, column="source")
     rows = pairwise(offsets.tolist())
     return [joined_names(domains[first:last].tolist()) for first, last in rows]
 
@@ -466,7 +455,7 @@ def _read_rows(
         runs = sequences["run"]
         resolved = {}
         for run in np.unique(runs).tolist():
-            table = _table(sequences[runs == run], origins[run])
+            table = origins[run].table(sequences[runs == run])
             resolved[run] = resolve_table(table, origins[run], wanted=wanted)
         block = _interleaved(resolved, runs)
         yield packed(block, offsets[first : last + 1] - offsets[first])
@@ -493,18 +482,3 @@ def _interleaved(
         stretches.append(sliced(resolved[run], start, end))
         taken[run] = end
     return joined(stretches)
-
-
-def _table(sequences: NDArray[Any], origin: SequenceFiles) -> pa.Table:
-    """Return the SEQUENCES of one run that an index names.
-
-    Consecutive ones of a file are read together.
-    """
-    batches: list[pa.RecordBatch] = []
-    changes = np.flatnonzero(np.diff(sequences["part"])) + 1
-    for part in np.split(sequences, changes):
-        path = str(origin.sequences[part["part"][0]])
-        # Mapped: of a file only the named sequences are read.
-        with pa.ipc.open_file(pa.memory_map(path)) as reader:
-            batches += [reader.get_batch(number) for number in part["place"].tolist()]
-    return pa.Table.from_batches(batches)

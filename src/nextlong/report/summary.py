@@ -157,10 +157,13 @@ def exported(written: Exported) -> Facts:
     for split, arranged in rows.splits.items():
         facts.append((split, _split(arranged, written.room)))
         # Only a mix of several runs counts them.
-        for run, counts in zip(written.runs, arranged.of_runs, strict=False):
-            sequences, tokens = counts
+        parts = [
+            (run.name, *counts)
+            for run, counts in zip(written.runs, arranged.of_runs, strict=False)
+        ]
+        for part, sequences, tokens in (*parts, *arranged.of_components):
             given = f"{counted(sequences, 'sequence')}, {tokens:,} tokens"
-            facts.append((f"  of {run.name}", given))
+            facts.append((f"  of {part}", given))
     for name in recipe.export.formats:
         facts.append((name, f"{written.folder / name}"))
     facts.append(("data card", f"{written.folder / 'README.md'}"))

@@ -221,16 +221,22 @@ def _sources(written: Exported) -> list[tuple[str, str, str]]:
 def _mixed(written: Exported, below: Mapping[str, str]) -> list[tuple[str, int, int]]:
     """Return of each run of a mix its name, and its sequences and tokens in the splits.
 
-    Nothing for one run.
+    Of a mixture of other components, of each of these as well; nothing for one run.
     """
-    if len(written.runs) == 1:
-        return []
+    splits = [written.rows.splits[split] for split in below]
     mixed = []
-    for index, run in enumerate(written.runs):
-        taken = [written.rows.splits[split].of_runs[index] for split in below]
-        sequences = sum(sequences for sequences, _ in taken)
-        tokens = sum(tokens for _, tokens in taken)
-        mixed.append((run.name, sequences, tokens))
+    if len(written.runs) > 1:
+        for index, run in enumerate(written.runs):
+            taken = [split.of_runs[index] for split in splits]
+            sequences = sum(sequences for sequences, _ in taken)
+            tokens = sum(tokens for _, tokens in taken)
+            mixed.append((run.name, sequences, tokens))
+    of_components: dict[str, tuple[int, int]] = {}
+    for split in splits:
+        for name, sequences, tokens in split.of_components:
+            sequences_before, tokens_before = of_components.get(name, (0, 0))
+            of_components[name] = (sequences_before + sequences, tokens_before + tokens)
+    mixed += [(name, *counts) for name, counts in of_components.items()]
     return mixed
 
 

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
@@ -27,6 +28,7 @@ from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.errors import ExportError, RecipeError, RunError
 from nextlong.export import steps as export_steps
+from nextlong.export.mixture import EVERYTHING, Mixture, check_mixture
 from nextlong.export.publish import (
     DELIVERED,
     ExportFile,
@@ -43,6 +45,7 @@ from nextlong.runs.exported import Exported, fingerprints_of
 from nextlong.runs.run import Run, check_mix, proportions_of
 from nextlong.runs.statistics.measure import STATISTICS, statistics_step
 from nextlong.sequences.tokenizer import special_id
+from nextlong.text import Json
 
 # Of a row of short documents, at most: the context that Llama 3 was pretrained on.
 _MAX_SHORT_TOKENS: Final = 8192
@@ -113,8 +116,7 @@ def export(
     *,
     formats: Sequence[str] = (),
     overrides: Sequence[str] = (),
-    mix: Sequence[float] = (),
-    by: Literal["sequences", "tokens"] = "sequences",
+    mixture: Mixture = EVERYTHING,
     stale: _Stale = "refuse",
     short_tokens: int | None = None,
     reporter: Reporter | None = None,
@@ -124,18 +126,21 @@ def export(
     By default those of the first run's recipe. A run is a run directory, or one of its
     variants, `RUN@NAME`; after the first also a file of short documents, which are made
     into rows of `short_tokens` tokens (default: 8,192, or the first run's length if
-    that is less). `overrides` are `export.key=value`. Several runs are mixed in the
-    proportions `mix`, counted in sequences or tokens (default: all of each), and the
-    files are written to the first run's directory. Exports that exist already are
-    reused; `stale` says what to do with files of another export at `export.push`. In a
-    script, call it under `if __name__ == "__main__":`. Raises NextlongError for
-    mistakes of the user.
+    that is less). `overrides` are `export.key=value`. A `mixture` says how much of each
+    run, length bucket, source or language is used (default: everything); the files of a
+    mix are written to the first run's directory. Exports that exist already are reused;
+    `stale` says what to do with files of another export at `export.push`. In a script,
+    call it under `if __name__ == "__main__":`. Raises NextlongError for mistakes of the
+    user.
     """
     runs = _with_short_documents(runs, tokens=short_tokens, reporter=reporter)
     mixed = [Run(run) for run in runs]
-    if mix:
-        mix = proportions_of(mix, mixed)
-    check_mix(mixed, mix, by=by)
+    check_mixture(mixture)
+    if mixture.components == "runs" and mixture.weights:
+        weights = proportions_of(mixture.weights, mixed)
+        mixture = replace(mixture, weights=weights)
+    unit = "sequences" if mixture.has_weights else mixture.by
+    check_mix(mixed, mixture.weights, by=unit)
     with store.locked(mixed[0].path):
         # As they are now that no other process changes the first.
         opened = [Run(run) for run in runs]
@@ -153,8 +158,7 @@ def export(
             export_steps.read_steps(first.steps),
             sequences=recipe.compose.sequences,
             others=[(run.recipe.compose.sequences, run.steps) for run in opened[1:]],
-            mix=mix,
-            by=by,
+            mixture=mixture,
         )
         if recipe.export.push is not None and stale == "refuse":
             _check_destinations(recipe.export, steps, first.path)
@@ -163,13 +167,14 @@ def export(
                 run_steps, run_dir=first.path, executor=executor, reporter=reporter
             )
             done: Artifacts = run_all(steps, known=first.steps)
-            if len(opened) == 1:
+            written = Exported(recipe, opened, done)
+            if written.is_mix:
+                _describe_mix(written, mixture)
+            else:
                 folders = {step.name: done[step.name].folder.name for step in steps}
                 variant_records.add_steps(first.variant, folders)
                 done = _with_statistics(first, done, run_all)
-            written = Exported(recipe, opened, done)
-            if len(opened) > 1:
-                _describe_mix(written, mix, by)
+                written = Exported(recipe, opened, done)
             _place_data(written)
     push(written, stale=stale)
     return written
@@ -393,16 +398,20 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: _Stale) -> None:
         )
 
 
-def _describe_mix(written: Exported, mix: Sequence[float], by: str) -> None:
+def _describe_mix(written: Exported, mixture: Mixture) -> None:
     """Record beside the rows of a mix its runs.
 
-    With how many sequences and tokens each gives to each split.
+    With how many sequences and tokens each run, and each component, gives to each
+    split.
     """
     runs = []
     for number, run in enumerate(written.runs):
         taken = {}
         for name, split in written.rows.splits.items():
-            sequences, tokens = split.of_runs[number]
+            # One run alone is not counted.
+            sequences, tokens = split.sequences, split.tokens
+            if split.of_runs:
+                sequences, tokens = split.of_runs[number]
             taken[name] = {"sequences": sequences, "tokens": tokens}
         runs.append(
             {
@@ -412,7 +421,16 @@ def _describe_mix(written: Exported, mix: Sequence[float], by: str) -> None:
                 "taken": taken,
             }
         )
-    described = {"proportions": list(mix) or None, "by": by, "runs": runs}
+    described: Json = {
+        "proportions": list(mixture.weights) or None,
+        "by": mixture.by,
+        "runs": runs,
+    }
+    if not mixture.is_of_runs:
+        described["mixture"] = asdict(mixture)
+        described["components"] = {
+            name: split.of_components for name, split in written.rows.splits.items()
+        }
     folder = written.done["rows"].folder
     with store.explained(folder):
         store.write_json(folder / "mix.json", described)

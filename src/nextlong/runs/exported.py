@@ -39,12 +39,18 @@ class Exported:
     done: Artifacts
 
     @property
+    def is_mix(self) -> bool:
+        """Whether the rows are of several runs, or of some components of one."""
+        config = self.done["rows"].manifest["config"]
+        return len(self.runs) > 1 or "mixture" in config
+
+    @property
     def folder(self) -> Path:
         """The folder of the formats' folders.
 
         That is `RUN/data`, or the folder of a variant or a mix in it.
         """
-        if len(self.runs) == 1:
+        if not self.is_mix:
             return data_folder.folder_of(self.runs[0].variant)
         joined = "+".join(run.name for run in self.runs)
         names = re.sub(r"[^\w.=,+-]+", "-", joined)[:_MAX_MIX_NAME_CHARS]
@@ -75,7 +81,7 @@ class Exported:
     @cached_property
     def stats(self) -> Stats | None:
         """The statistics of the run; None for a mix."""
-        return read(self.done) if len(self.runs) == 1 else None
+        return None if self.is_mix else read(self.done)
 
     @property
     def below(self) -> dict[str, str]:

@@ -23,6 +23,7 @@ from nextlong.artifacts.rows import Rows, original_lengths
 from nextlong.artifacts.sequence_files import padding_id
 from nextlong.errors import ArgumentError, CorpusError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
+from nextlong.export.mixture import Mixture
 from nextlong.runs.run import Run, check_mix, facts_html, proportions_of
 from nextlong.runs.statistics.row_warnings import unused_runs
 from nextlong.torch.collate import COLUMNS, PADDING, Row
@@ -94,8 +95,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         check_mix(runs, proportions, by=by)
         files = [opened.files for opened in runs]
         arrangement = Arrangement(
-            mix=proportions,
-            by=by,
+            mixture=Mixture(weights=proportions or (), by=by),
             validation=share,
             shared_chunks=shared_chunks,
             pack=pack,

@@ -480,7 +480,11 @@ def preset(name: str) -> Mapping[str, tuple[Any, str]]:
 
 # The fewest and the most tokens of a row for which the settings of a preset were
 # published or measured; the other presets set `data.pack`.
-_PRESET_ROW_TOKENS: Final = {"paper-128k": (131_072, 131_072), "tiny": (1, 8_192)}
+_PRESET_ROW_TOKENS: Final = {
+    "paper-128k": (131_072, 131_072),
+    "authors-64k": (65_536, 65_536),
+    "tiny": (1, 8_192),
+}
 
 
 def row_warning(name: str, row_tokens: int) -> list[str]:

@@ -562,10 +562,7 @@ def _check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]
     """
     once = CheckOutcome("rows hold each sequence once", "sequences")
     apart = CheckOutcome("train and validation apart", "sequences")
-    # Rows of a mix need the sequences of other runs, too.
-    steps = [
-        step for step in rows if step.damage or not step.manifest["config"]["others"]
-    ]
+    steps = [step for step in rows if step.damage or not step.is_mix]
     if not steps:
         return []
     truth = _Truth(run)

@@ -5,10 +5,10 @@ In:  a run directory; or a folder that `nextlong export … --into` filled, on a
 Out: one outcome per check.
 
 The files of a run include replaced exports, finished rows in `data/`, and mixes of
-several runs. Only hashes of mixes are checked, because all runs together are needed to
-know their rows. Of a delivered export, the record, every file, the rows and tokens of
-every split, and, with the run, the content of each row are checked. Remote files are
-streamed and only hashed.
+several runs. Of mixes, hashes and shares are checked, because all runs together are
+needed to know their rows. Of a delivered export, the record, every file, the rows and
+tokens of every split, and, with the run, the content of each row are checked. Remote
+files are streamed and only hashed.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import xxhash
 
 from nextlong.errors import RunError
@@ -203,11 +205,13 @@ def _sequences_of(run: StoredRun) -> tuple[str, ...]:
 
 
 def check_mixes(run: StoredRun) -> list[CheckOutcome]:
-    """Hash every file of each mix of runs in this run directory, but check no rows."""
+    """Hash every file of each mix in this run directory, and recompute its shares.
+
+    The contents of rows are not checked.
+    """
     outcomes = []
     for rows in run.all_steps:
-        has_others = bool(rows.manifest.get("config", {}).get("others"))
-        if not has_others and not (rows.folder / _MIX).exists():
+        if not rows.is_mix and not (rows.folder / _MIX).exists():
             continue
         outcome = CheckOutcome(f"mix {rows.folder.name}", "files")
         if rows.damage:
@@ -220,13 +224,64 @@ def check_mixes(run: StoredRun) -> list[CheckOutcome]:
         ]
         for step in (rows, *exports):
             _check_step(step, outcome)
+        if not rows.damage:
+            outcome.breach_each(_mixture_problems(rows))
         written = ", ".join(step.folder.name for step in exports) or "no export"
         outcome.note = (
-            f"only hashes are checked, not the rows of {written}. "
+            f"only hashes and shares are checked, not the rows of {written}. "
             f"Verify each run: {_runs_of_mix(rows.folder)}"
         )
         outcomes.append(outcome)
     return outcomes
+
+
+def _mixture_problems(rows: StepFiles) -> Iterator[str]:
+    """Yield what contradicts the record of a mix: runs, lengths, repeats and order.
+
+    Counted one sequence at a time, unlike in the pipeline.
+    """
+    name = rows.folder.name
+    try:
+        mix: Json = json.loads((rows.folder / _MIX).read_text(encoding="utf-8"))
+        (path,) = rows.files(".train.index.npy")
+        sequences = np.load(path).tolist()
+    except _UNPARSED as error:
+        yield f"{name} could not be counted: {in_words(error)}"
+        return
+    tokens_of_runs = Counter[int]()
+    uses = Counter[tuple[int, int, int]]()
+    for run, part, place, length, _ in sequences:
+        tokens_of_runs[run] += length
+        uses[run, part, place] += 1
+    for number, run in enumerate(mix["runs"]):
+        recorded = run["taken"]["train"]["tokens"]
+        counted = tokens_of_runs[number]
+        if counted != recorded:
+            yield f"{name} has {counted:,} tokens of run {number}, not {recorded:,}"
+    mixture = mix.get("mixture", {})
+    if max(uses.values(), default=0) > mixture.get("repeat", 1):
+        yield f"{name} repeats a sequence more often than recorded"
+    buckets = [length.bit_length() for _, _, _, length, _ in sequences]
+    is_packed = rows.manifest["config"]["pack"] is not None
+    # In a packed row, sequences of several buckets may stand.
+    is_ordered = is_packed or buckets == sorted(buckets)
+    if mixture.get("order") == "curriculum" and not is_ordered:
+        yield f"{name} is not in the order of length buckets"
+    if mixture.get("components") == "lengths":
+        yield from _length_problems(name, sequences, mix["components"]["train"])
+
+
+def _length_problems(
+    name: str, sequences: Iterable[Any], recorded: Iterable[Any]
+) -> Iterator[str]:
+    """Yield a problem if the tokens of the length buckets are not as recorded."""
+    tokens_of_buckets = Counter[int]()
+    for _, _, _, length, _ in sequences:
+        tokens_of_buckets[length.bit_length()] += length
+    counted = [tokens_of_buckets[bucket] for bucket in sorted(tokens_of_buckets)]
+    expected = [tokens for _, _, tokens in recorded if tokens]
+    if counted != expected:
+        yield f"{name} has {counted} tokens by length, not {expected}"
 
 
 def _runs_of_mix(folder: Path) -> str:

@@ -70,6 +70,15 @@ class StepFiles:
     damage: str = ""
 
     @property
+    def is_mix(self) -> bool:
+        """Whether the rows need other runs, or hold each sequence more or less often.
+
+        Such rows belong to no run.
+        """
+        config = self.manifest.get("config", {})
+        return bool(config.get("others")) or "mixture" in config
+
+    @property
     def entries(self) -> dict[str, Json]:
         """Size and hash of every file, by name."""
         entries: dict[str, Json] = {}
@@ -231,10 +240,9 @@ class StoredRun:
         sequences = self.setting("compose", "sequences")
         for step in self.all_steps:
             config = step.manifest.get("config", {})
-            # A mix has the numbers of sequences of this run and of the others.
             has_compose = step.manifest["inputs"].get("compose") == composed
             has_count = config.get("sequences") == [sequences]
-            if has_compose and has_count and not config.get("others"):
+            if has_compose and has_count and not step.is_mix:
                 rows[step.manifest["fingerprint"]] = step
         return rows
 
