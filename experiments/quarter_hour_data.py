@@ -48,7 +48,7 @@ PART: Final = "model.part-"
 # The `compose` keys of each arm, in the order of training.
 ARMS: Final[Mapping[str, Json]] = {
     "top": {"method": "nextlong", "negatives": "top"},
-    "mixed": {"method": "nextlong", "negatives": "tail"},
+    "mixed": {"method": "nextlong", "negatives": "mixed"},
     "random-corpus": {"method": "nextlong", "negatives": "random-corpus"},
     "standard": {"method": "standard"},
 }
