@@ -280,7 +280,7 @@ class _Probes:
 
     def _first_sentences(self, text: str, room: int) -> list[list[int]]:
         """Return the ids of as many sentences as fit. Raises CorpusError for too few."""
-        sentences = []
+        sentences: list[list[int]] = []
         used = 0
         for sentence in _SENTENCE_END.split(text):
             ids = self._encoded(f" {sentence}")
@@ -344,7 +344,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     for name, array in arrays.items():
         is_short = int(array.max()) < 1 << 16
         small[name] = array.astype(np.uint16 if is_short else np.uint32)
-    np.savez(plain, **small)
+    np.savez(plain, allow_pickle=False, **small)
     parameters = zstandard.ZstdCompressionParameters.from_level(
         19, window_log=_WINDOW_LOG, enable_ldm=True
     )
