@@ -217,6 +217,7 @@ def test_built_in_ones_are_the_modules_of_the_folder_and_cannot_be_replaced(brin
     assert {
         "iclm",
         "knn",
+        "litelong",
         "nextlong",
         "quest",
         "splice",

@@ -52,7 +52,7 @@ def embedded(run_dir):
 
 
 @pytest.mark.parametrize(
-    "method", ["knn", "quest", *thorough("standard", "iclm", "splice")]
+    "method", ["knn", "quest", "litelong", *thorough("standard", "iclm", "splice")]
 )
 def test_a_method_gives_whole_documents_cut_at_the_target(one_run, method):
     one_run()

@@ -391,7 +391,10 @@ def test_all_that_can_be_made_says_what_fell_out_and_why(
 
 @pytest.mark.parametrize(
     "method",
-    ["knn", *thorough("standard", "iclm", "quest", "splice", "untie_the_knots")],
+    [
+        "knn",
+        *thorough("standard", "iclm", "quest", "splice", "untie_the_knots", "litelong"),
+    ],
 )
 def test_fewer_than_asked_is_never_without_a_reason(
     recipe_for, few, tmp_path, capsys, method

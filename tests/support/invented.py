@@ -299,7 +299,15 @@ ODD_IDS = (
     "<b>&amp;",
     "[/red]",
 )
-METHODS = ("standard", "knn", "iclm", "quest", "splice", "untie_the_knots")
+METHODS = (
+    "standard",
+    "knn",
+    "iclm",
+    "quest",
+    "splice",
+    "untie_the_knots",
+    "litelong",
+)
 
 
 def copied(corpus: Corpus) -> str:

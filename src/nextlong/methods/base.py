@@ -38,6 +38,7 @@ class Need(StrEnum):
         "the vectors of all documents, to search again when the neighbours are used up"
     )
     KEYWORDS = "keywords of each document"
+    TOPICS = "topics, and the documents that BM25 finds for each of them"
 
 
 @dataclass(frozen=True)
@@ -168,6 +169,23 @@ class Neighbours:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TopicHits:
+    """The documents found for topics, best first.
+
+    Those of topic i are `documents[offsets[i] : offsets[i + 1]]`.
+    """
+
+    keys: NDArray[np.uint64]  # (t,) hashes of the topics' texts, for sampling
+    offsets: NDArray[np.int64]  # (t + 1,)
+    documents: NDArray[np.int64]  # (m,) positions among all documents
+
+    def of(self, topic: int) -> NDArray[np.int64]:
+        """Return the documents of a topic."""
+        first, last = self.offsets[topic : topic + 2]
+        return self.documents[first:last]
+
+
+@dataclass(frozen=True, kw_only=True)
 class CorpusArrays:
     """The n documents of the corpus that have chunks, and what the method needs."""
 
@@ -183,6 +201,7 @@ class CorpusArrays:
     vectors: Vectors | None = None
     # list<uint64> (n,), memory-mapped: hashes of words.
     keywords: pa.ChunkedArray | None = None
+    topic_hits: TopicHits | None = None
 
 
 class Draft(NamedTuple):

@@ -50,6 +50,12 @@ from nextlong.methods.base import (
 )
 from nextlong.methods.keywords import KeywordsFiles, keywords_step, read_keywords
 from nextlong.methods.partition import Part, partition_steps, parts_of
+from nextlong.methods.topics import (
+    TopicHitsFiles,
+    TopicsFiles,
+    read_topic_hits,
+    topic_steps,
+)
 from nextlong.methods.vectors import Vectors
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
@@ -95,6 +101,8 @@ _FILES_READ: Final = {
     "neighbours": MineFiles.candidates,
     "document_vectors": DocumentVectorsFiles.vectors,
     "keywords": KeywordsFiles.keywords,
+    "topics": TopicsFiles.topics,
+    "topic_hits": TopicHitsFiles.hits,
 }
 
 
@@ -141,6 +149,10 @@ def drafting_steps(
     if Need.KEYWORDS in method.needs:
         keywords = keywords_step(recipe.compose.method, recipe.options, ingest, chunk)
         needed.append(keywords)
+    if Need.TOPICS in method.needs:
+        finding, found = topic_steps(recipe, ingest, chunk)
+        searching += finding
+        needed += [finding[-1], *found]
 
     draft = _draft_step(method, recipe, needed, tokenizer, attempt=attempt)
     others = [step for step in needed[1:] if step not in searching]
@@ -357,6 +369,11 @@ def _read_documents(
     keywords = None
     if "keywords" in files:
         keywords = read_keywords(files["keywords"])
+    topic_hits = None
+    if "topic_hits" in files:
+        paths = files["topic_hits"]
+        firsts = _first_of_shards(rows, shards=len(paths))[:-1]
+        topic_hits = read_topic_hits(files["topics"][0], paths, firsts)
 
     chunk_counts = rows["chunks"][members]
     chunk_offsets = np.concatenate([[0], np.cumsum(chunk_counts)])
@@ -373,8 +390,17 @@ def _read_documents(
         neighbours=neighbours,
         vectors=vectors,
         keywords=keywords,
+        topic_hits=topic_hits,
     )
     return documents, max_neighbours
+
+
+def _first_of_shards(rows: NDArray[Any], *, shards: int) -> NDArray[np.int64]:
+    """Return the position of the first document of each shard, and the end, (n + 1,).
+
+    `rows` are those of all documents, sorted by shard.
+    """
+    return np.searchsorted(schemas.shard_of(rows["first_chunk"]), np.arange(shards + 1))
 
 
 def _read_chunk_tokens(
@@ -386,8 +412,7 @@ def _read_chunk_tokens(
     """
     # Documents are sorted by shard, and so are members: members[low:high] are those of
     # one shard, between the first document of it and that of the next one.
-    shards = schemas.shard_of(rows["first_chunk"])
-    first_documents = np.searchsorted(shards, np.arange(len(paths) + 1))
+    first_documents = _first_of_shards(rows, shards=len(paths))
     lows = np.searchsorted(members, first_documents[:-1])
     highs = np.searchsorted(members, first_documents[1:])
     tokens_by_shard = [np.empty(0, np.int32)]
@@ -408,8 +433,7 @@ def _read_neighbours(
     had among all documents.
     """
     shards = schemas.shard_of(rows["first_chunk"])
-    shard_count = shards.max(initial=0) + 1
-    first_of_shard = np.searchsorted(shards, np.arange(shard_count + 1))
+    first_of_shard = _first_of_shards(rows, shards=shards.max(initial=0) + 1)
     # (documents,): the position of each among the members, -1 for none.
     position_of = np.full(len(rows), -1, np.int32)
     position_of[members] = np.arange(len(members))

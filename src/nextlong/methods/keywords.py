@@ -407,6 +407,14 @@ def _key_phrases(text: str) -> list[tuple[str, float]]:
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
 
 
+def content_words(text: str) -> list[str]:
+    """Return the words of a text in lower case, without stop words and numbers."""
+    tokens = _find_words(_spaced(text).lower())
+    stop_words = _stop_words_of(tokens)
+    words = filter(_is_word, tokens)
+    return [word for word in words if word not in stop_words and word.isalpha()]
+
+
 def _phrases(text: str) -> list[tuple[str, ...]]:
     """Return the runs of words between stop words and punctuation, in order."""
     tokens = _find_words(text.lower())

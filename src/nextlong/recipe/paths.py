@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from nextlong.plugins import METHODS
+from nextlong.recipe.keys import MayBePath, options_class
 from nextlong.text import Json
 
 _Change = Callable[[str], str]
@@ -119,9 +121,22 @@ def _changed(
     # Names of models are paths only if such a file or folder exists.
     _apply(_section(changed, "tokenizer"), "source", change_name)
     _apply(_section(changed, "encoder"), "model", change_model)
-    _apply(_section(changed, "quest"), "queries", change_name)
+    for method in METHODS.built_in:
+        if method in changed:
+            section = _section(changed, method)
+            for key in _model_keys(method):
+                _apply(section, key, change_name)
     _apply(_section(changed, "export"), "push", change_path)
     return changed
+
+
+def _model_keys(method: str) -> list[str]:
+    """Return the keys of a method's section that may name a model or a file."""
+    keys = []
+    for key, field in options_class(METHODS, method).model_fields.items():
+        if any(isinstance(mark, MayBePath) for mark in field.metadata):
+            keys.append(key)
+    return keys
 
 
 def _section(data: Json, key: str) -> Json:

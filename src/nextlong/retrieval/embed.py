@@ -294,11 +294,19 @@ def encoder_step(
     )
 
 
+def prepared_encoder(encoder: recipe.Encoder, done: Artifacts) -> Prepared:
+    """Return what the finished step `encoder` gives to the encoder's `load`."""
+    kind = kind_of(encoder)
+    if kind.embeds == "slices":
+        return done["encoder"].result(ExecutionResult)
+    return done["encoder"].stem() if kind.needs_fit else None
+
+
 def embed_step(
     encoder: recipe.Encoder,
     ingest: Step,
     chunk: Step,
-    prepared: Step,
+    preparation: Step,
     shortlist: Step | None = None,
 ) -> Step:
     """Return the step from CHUNKS, all or the shortlisted, to VECTORS.
@@ -306,7 +314,7 @@ def embed_step(
     Its tasks embed shards, or slices of them if the encoder needs that.
     """
     kind = kind_of(encoder)
-    inputs: tuple[Step, ...] = (ingest, chunk, prepared)
+    inputs: tuple[Step, ...] = (ingest, chunk, preparation)
     if shortlist is not None:
         inputs = (*inputs, shortlist)
 
@@ -316,10 +324,10 @@ def embed_step(
         if shortlist is not None:
             marks = ShortlistFiles.of(done).marks
         shards = list(zip(text.documents, text.chunks, marks, strict=True))
-        if kind.embeds == "slices":
-            return _slice_work(encoder, shards, done["encoder"].result(ExecutionResult))
-        fitted = done["encoder"].stem() if kind.needs_fit else None
-        embed = partial(embed_rows, encoder=encoder, prepared=fitted)
+        prepared = prepared_encoder(encoder, done)
+        if isinstance(prepared, ExecutionResult):
+            return _slice_work(encoder, shards, prepared)
+        embed = partial(embed_rows, encoder=encoder, prepared=prepared)
         return Work([partial(embed, shard=shard) for shard in shards])
 
     return Step(

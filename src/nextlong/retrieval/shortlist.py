@@ -15,18 +15,18 @@ meta-chunk has rank 100 on average, so the share of meta-chunks for which it is
 shortlisted estimates the coverage of chunks around that rank (docs/search.md). Control
 chunks among the nearest *embedded* chunks would measure deeper ranks instead.
 
-BM25 is Lucene's (k1 = 1.2, b = 0.75). Only the words of a meta-chunk with the highest
+Only the words of a meta-chunk with the highest
 weights are looked up, as in Lucene's "more like this": words of most chunks take most
 of the time and hardly change the ranking. Shapes: V words of the vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,14 @@ from nextlong.engine.step import (
     TaskResult,
 )
 from nextlong.recipe.keys import Compose, Mine, shortlist_chunks
-from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
+from nextlong.retrieval.bm25 import (
+    Vocabulary,
+    count_known,
+    hash_texts,
+    idf_of,
+    scores_of,
+    weights_of,
+)
 from nextlong.retrieval.sample import MetaDocumentsFiles, query_ranges
 from nextlong.rng import threshold_for
 from nextlong.text import Json, counted
@@ -67,11 +74,6 @@ SAMPLED_CHUNKS: Final = 1 << 17
 # In the sample; the score at a lower rank would be chance.
 _MIN_RANK: Final = 2
 QUERY_WORDS: Final = 48
-_K1 = 1.2
-_B = 0.75
-_TEXTS_AT_ONCE: Final = 512
-# Products of query words and chunk words; their scores take about 200 MB.
-_PRODUCTS_AT_ONCE: Final = 1 << 24
 
 
 class _WordsResult(TaskResult):
@@ -104,14 +106,6 @@ class MineResult(TaskResult):
     shortlisted: int = 0
 
 
-class _Vocabulary(NamedTuple):
-    """The words of at least two sampled chunks."""
-
-    hashes: NDArray[np.uint64]  # (V,) ascending
-    idf: NDArray[np.float32]  # (V,)
-    mean_words: float  # per chunk
-
-
 # The stem of what `_count_words` wrote, and its result.
 _Counted = tuple[Path, _WordsResult]
 # The DOCUMENTS and the CHUNKS of a shard.
@@ -123,7 +117,7 @@ def _count_words(
 ) -> _WordsResult:
     """Count the words of a sample of all chunks.
 
-    Writes a _Vocabulary and `{out}.sample.npz`, BM25 weights, CSR (V, chunks).
+    Writes a Vocabulary and `{out}.sample.npz`, BM25 weights, CSR (V, chunks).
     """
     from scipy import sparse
 
@@ -131,21 +125,20 @@ def _count_words(
     texts = sample_texts(
         corpus.documents, corpus.chunks, fraction=sampled / max(1, total), seed=seed
     )
-    hashes, bounds = _hash_texts(texts)
+    hashes, bounds = hash_texts(texts)
     words = np.unique(hashes)
-    counts = _count_known(hashes, bounds, words)
+    counts = count_known(hashes, bounds, words)
     chunks_of_word = np.bincount(counts.indices, minlength=len(words))
     chosen = np.flatnonzero(chunks_of_word >= 2)
     frequency = chunks_of_word[chosen]
-    idf = np.log1p((len(texts) - frequency + 0.5) / (frequency + 0.5))
-    vocabulary = _Vocabulary(
+    vocabulary = Vocabulary(
         hashes=words[chosen],
-        idf=idf.astype(np.float32),
+        idf=idf_of(frequency, texts=len(texts)),
         mean_words=len(hashes) / max(1, len(texts)),
     )
     np.save(f"{out}.words.npy", vocabulary.hashes)
     np.save(f"{out}.idf.npy", vocabulary.idf)
-    weights = _weights(counts[:, chosen], np.diff(bounds), vocabulary)
+    weights = weights_of(counts[:, chosen], np.diff(bounds), vocabulary)
     sparse.save_npz(f"{out}.sample.npz", weights, compressed=False)
     return _WordsResult(
         chunks=total,
@@ -178,8 +171,8 @@ def _choose_words(
     stem, summary = words
     ids = corpus_files.ranges(metas["first_chunk"], metas["chunks"])
     texts = corpus.texts(ids).tolist()
-    hashes, bounds = _hash_texts(texts)
-    counts = _count_known(hashes, bounds, vocabulary.hashes)
+    hashes, bounds = hash_texts(texts)
+    counts = count_known(hashes, bounds, vocabulary.hashes)
     queries = _heaviest_words(counts, counts.data * vocabulary.idf[counts.indices])
 
     # The document's own chunks score best for each of its chunks, but do not count
@@ -189,7 +182,7 @@ def _choose_words(
     ranks = np.maximum(_MIN_RANK, np.ceil(in_sample)).astype(np.int64)
     weights = sparse.load_npz(f"{stem}.sample.npz")
     least = np.full(counts.shape[0], np.inf, np.float32)
-    for begin, scores in _scores(queries, weights):
+    for begin, scores in scores_of(queries, weights):
         bounds_of_rows = pairwise(scores.indptr)
         for query, (low, high) in enumerate(bounds_of_rows, start=begin):
             query_scores = scores.data[low:high]
@@ -243,16 +236,16 @@ def _mark_shard(
     marks[keys < threshold_for(CONTROL_SHARE)] = _CONTROL
     batches = []
     for batch in iter_chunk_texts(*files):
-        hashes, bounds = _hash_texts(batch.texts)
-        counts = _count_known(hashes, bounds, vocabulary.hashes)
-        weights = _weights(counts, np.diff(bounds), vocabulary)
+        hashes, bounds = hash_texts(batch.texts)
+        counts = count_known(hashes, bounds, vocabulary.hashes)
+        weights = weights_of(counts, np.diff(bounds), vocabulary)
         batches.append(weights)
     if batches:
         weights = sparse.hstack(batches, format="csr")
         for stem in queries:
             least = np.load(f"{stem}.least.npy")
             query_words = sparse.load_npz(f"{stem}.queries.npz")
-            for begin, scores in _scores(query_words, weights):
+            for begin, scores in scores_of(query_words, weights):
                 bars = least[begin : begin + scores.shape[0]]
                 is_near = scores.data >= np.repeat(bars, np.diff(scores.indptr))
                 marks[scores.indices[is_near]] |= _SHORTLISTED
@@ -320,86 +313,13 @@ def describe_shortlist(done: Artifacts) -> str:
     )
 
 
-def _read_vocabulary(words: _Counted) -> _Vocabulary:
+def _read_vocabulary(words: _Counted) -> Vocabulary:
     stem, summary = words
-    return _Vocabulary(
+    return Vocabulary(
         hashes=np.load(f"{stem}.words.npy"),
         idf=np.load(f"{stem}.idf.npy"),
         mean_words=summary.mean_words,
     )
-
-
-def _hash_texts(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return the hashes of the words of all n texts, and their bounds, (n + 1,).
-
-    The hashes are concatenated.
-    """
-    hashes = [np.empty(0, np.uint64)]
-    bounds = [np.zeros(1, np.int64)]
-    for low in range(0, len(texts), _TEXTS_AT_ONCE):
-        part = texts[low : low + _TEXTS_AT_ONCE]
-        words = hash_words("\n".join(part))
-        hashes.append(words.hashes)
-        words_before = bounds[-1][-1]
-        bounds.append(words_before + bounds_of(words, part)[1:])
-    return np.concatenate(hashes), np.concatenate(bounds)
-
-
-def _count_known(
-    hashes: NDArray[np.uint64], bounds: NDArray[np.int64], words: NDArray[np.uint64]
-) -> csr_matrix:
-    """Return the count of each word of the vocabulary in each text.
-
-    CSR float32 (texts, V); `words`, (V,), ascend.
-    """
-    from scipy import sparse
-
-    columns = np.searchsorted(words, hashes)
-    is_known = np.zeros(len(hashes), np.bool_)
-    if len(words):
-        is_known = words[np.minimum(columns, len(words) - 1)] == hashes
-    # Where the known words of each text begin and end.
-    ends = np.append(0, np.cumsum(is_known))[bounds]
-    ones = np.ones(ends[-1], np.float32)
-    known_columns = columns[is_known].astype(np.int32)
-    counts = sparse.csr_matrix(
-        (ones, known_columns, ends), shape=(len(bounds) - 1, len(words))
-    )
-    counts.sum_duplicates()
-    return counts
-
-
-def _weights(
-    counts: csr_matrix, lengths: NDArray[np.int64], vocabulary: _Vocabulary
-) -> csr_matrix:
-    """Return the BM25 weights of n chunks, CSR float32 (V, n).
-
-    `lengths`, (n,), are in words.
-    """
-    relative_lengths = _B * lengths / max(1.0, vocabulary.mean_words)
-    norm = (_K1 * (1 - _B + relative_lengths)).astype(np.float32)
-    norm_of_entry = np.repeat(norm, np.diff(counts.indptr))
-    weights = counts.copy()
-    idf = vocabulary.idf[counts.indices]
-    weights.data = idf * counts.data / (counts.data + norm_of_entry)
-    return weights.T.tocsr()
-
-
-def _scores(
-    queries: csr_matrix, weights: csr_matrix
-) -> Iterator[tuple[int, csr_matrix]]:
-    """Yield the first row and the scores of each block of queries.
-
-    CSR (queries of the block, chunks).
-    """
-    # A score is summed in the order of the query's words: blocks and shards do not
-    # change its bits. `postings`, (queries + 1,), is the number of products of all
-    # queries before each one.
-    chunks_of_word = np.diff(weights.indptr)
-    ends = np.cumsum(chunks_of_word[queries.indices])
-    postings = np.append(0, ends)[queries.indptr]
-    for first, last in corpus_files.runs_within(np.diff(postings), _PRODUCTS_AT_ONCE):
-        yield first, queries[first:last] @ weights
 
 
 class ShortlistQueriesFiles(StepFiles):

@@ -243,7 +243,11 @@ def test_times_are_told_in_the_unit_that_fits(seconds, told):
 
 @pytest.mark.parametrize(
     "method",
-    ["knn", *thorough("quest", "standard", "iclm", "splice", "untie_the_knots")],
+    [
+        "knn",
+        "litelong",
+        *thorough("quest", "standard", "iclm", "splice", "untie_the_knots"),
+    ],
 )
 def test_every_step_of_other_methods_has_its_cost(recipe, tmp_path, method):
     _, rows = shown(recipe_in(tmp_path, f"compose.method={method}"))

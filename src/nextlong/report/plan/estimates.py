@@ -23,6 +23,7 @@ from nextlong.export.formats.base import format_of
 from nextlong.methods.base import DocumentMethod, Need, method_of
 from nextlong.methods.keywords import Keywords
 from nextlong.methods.partition import count_parts
+from nextlong.methods.topics import HITS, Topics
 from nextlong.reading.compression import COMPRESSIONS
 from nextlong.reading.files import open_binary
 from nextlong.recipe import Recipe
@@ -159,6 +160,38 @@ def _keywords(recipe: Recipe) -> Estimate:
         tasks="shards",
         # Its speed is not measured, so the time of the step is unknown.
         rate="queries" if is_model else TRIED,
+    )
+
+
+def _topics(recipe: Recipe) -> Estimate:
+    options = recipe.options
+    assert isinstance(options, Topics)
+    origin = options.origin
+    if origin == "file":
+        return Estimate(work=1, seconds=0.0, rate="")
+    return Estimate(
+        work=lambda amounts: min(amounts.chunks, options.sampled_chunks),
+        seconds=1e-3,
+        disk=options.topic_count,
+        bytes=60,
+        # A server is not asked for its speed, as a model that writes queries is not.
+        rate="queries" if origin == "server" else TRIED,
+    )
+
+
+def _topic_hits(recipe: Recipe) -> Estimate:
+    options = recipe.options
+    assert isinstance(options, Topics)
+    hits = options.topic_count * options.hits
+    return Estimate(
+        work="kept_documents",
+        seconds=5e-5,
+        disk=lambda amounts: min(
+            hits * amounts.shards, options.topic_count * amounts.kept_documents
+        ),
+        bytes=HITS.itemsize,
+        tasks="shards",
+        rate="",
     )
 
 
@@ -301,6 +334,8 @@ _BY_RECIPE: Final[Mapping[str, Callable[[Recipe], Estimate]]] = {
     "clusters": search.clusters,
     "partition": search.partition,
     "keywords": _keywords,
+    "topics": _topics,
+    "topic_hits": _topic_hits,
     "draft": _draft,
     "tokenizer": _tokenizer,
     "compose": _compose,
@@ -373,6 +408,14 @@ _FIXED: Final[Mapping[str, Estimate]] = {
         seconds=2e-8,
         disk="kept_chars",
         bytes=0.66,
+        tasks="shards",
+    ),
+    "topic_words": Estimate(
+        work="kept_chars",
+        seconds=1.5e-8,
+        disk="kept_documents",
+        # About twenty words of topics in a document, of eight bytes each.
+        bytes=160,
         tasks="shards",
     ),
     "weights": Estimate(

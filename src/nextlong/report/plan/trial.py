@@ -34,6 +34,7 @@ from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.errors import NextlongError
 from nextlong.methods.base import method_of
 from nextlong.methods.keywords import Keywords
+from nextlong.methods.topics import CLUSTERS, Topics
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.amounts import amounts_of
@@ -181,6 +182,9 @@ def recipe_for(
     # A model that writes queries has a rate of its own.
     if isinstance(recipe.options, Keywords):
         values[recipe.compose.method] |= {"queries": "extractive"}
+    # A trial sends no requests, and may have no documents about the topics of a file.
+    if isinstance(recipe.options, Topics):
+        values[recipe.compose.method] |= {"topics": CLUSTERS}
 
     chars = sum(map(len, texts))
     tokens = chars / chars_per_token
