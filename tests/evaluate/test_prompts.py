@@ -110,10 +110,10 @@ def test_a_template_is_applied_once_and_counted(chat_folder):
         shown
         == "<bos>user: a<eos>assistant: b<eos>user: c<eos>assistant: <think></think>"
     )
-    assert model.prompts.overhead == len(model.prompts.ids(Sample("a", (), 1))) - 1
-    named = model.identity()
+    assert model.prompts.overhead == len(model.prompts.ids(Sample("a", (), 1))) - 2
+    named = model.prompts.protocol()
     assert named["template"]
-    assert named["prompt_format"] == "chat"
+    assert named["format"] == "chat"
     assert model.engine.startswith("transformers ")
 
 
@@ -122,21 +122,42 @@ def test_a_model_that_reasons_is_told_so_and_its_answer_is_not_begun(
     chat_folder, monkeypatch
 ):
     prompts = Prompts.read(ModelOptions(str(chat_folder), "chat", 64))
-    assert prompts.text(QUESTION) == "user: Harbour and tide<eos>assistant: "
-    model, given, answers = asked_of_vllm(
+    asked = prompts.under("begun answer").asked(QUESTION)
+    assert prompts.text(asked) == "user: Harbour and tide<eos>assistant: "
+    _, given, answers = asked_of_vllm(
         monkeypatch,
         chat_folder,
-        [Sample("a", ("x",), 5, stop="\n")],
+        [prompts.asked(Sample("a", ("x",), 5, stop="\n"))],
         prompt_format="chat",
         thinking=64,
     )
-    assert answers == ["B"]
+    assert answers == ["B\nC"]
     assert (
         given.limits[0].max_tokens,
         given.limits[0].stop,
         given.load["max_model_len"],
     ) == (69, None, 256 + 64 + 1)
-    assert model.identity()["thinking"] == 64
+    assert prompts.protocol()["thinking"] == 64
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("protocol", "read"),
+    [
+        ("begun answer", "<bos>user: a<eos>assistant: <think></think>Answer:"),
+        ("template", "<bos>user: a<eos>assistant: <think></think>"),
+        ("plain text", "<bos>a Answer:"),
+    ],
+)
+def test_a_chat_model_is_asked_as_the_benchmark_asks_it(protocol, read, chat_folder):
+    prompts = Prompts.read(ModelOptions(str(chat_folder), "chat")).under(protocol)
+    sample = Sample("a", ("x",), 5, answer_prefix=" Answer:", stop="\n")
+    asked = prompts.asked(sample)
+    assert prompts.template.decode(prompts.ids(asked)) == read
+    assert (asked.stop is None) == (protocol != "plain text")
+    # A base model is asked in one way, whatever the benchmark says.
+    base = Prompts(prompts.tokenizer).under(protocol)
+    assert base.asked(sample) == sample
 
 
 @pytest.mark.heavy

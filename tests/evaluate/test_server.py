@@ -92,7 +92,8 @@ def test_reasoning_gets_its_tokens_and_no_stop(served):
         "choices": [{"message": {"content": "<think>A\nor B</think>\n\nB\nand more"}}]
     }
     chat = model(served, prompt_format="messages", thinking=500)
-    assert list(chat.answers([Sample("ask", ("x",), 7, stop="\n")])) == ["B"]
+    sample = chat.prompts.asked(Sample("ask", ("x",), 7, stop="\n"))
+    assert list(chat.answers([sample])) == ["B\nand more"]
     assert served.asked[0]["max_tokens"] == 507
     assert served.asked[0]["chat_template_kwargs"] == {"enable_thinking": True}
     assert "stop" not in served.asked[0]

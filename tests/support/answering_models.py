@@ -101,7 +101,7 @@ def _common(text):
 
 
 def _frequent(text):
-    listed = text.split("coded words. ", 1)[1].split("\nQuestion:")[0].split()
+    listed = text.split("coded words.", 1)[1].split("\nQuestion:")[0].split()
     return ", ".join(word for word, _ in Counter(listed).most_common(4)[1:])
 
 

@@ -116,6 +116,63 @@ def write_data(folder):
     return folder
 
 
+def write_helmet(folder, *, length_passages=(50, 50), questions=12):
+    """Write HELMET's own files for 8K tokens: RAG and re-ranking; return the folder."""
+    draw = random.Random(3)
+    kilt, ranked = length_passages
+    for name, depths, demos in (
+        ("nq-dev-multikilt", 6, "nq-train-multikilt"),
+        ("triviaqa-dev-multikilt", 6, "triviaqa-train-multikilt"),
+        ("hotpotqa-dev-multikilt", 3, "hotpotqa-train-multikilt"),
+        ("popqa_test", 6, "popqa_test"),
+    ):
+        for file, passages in ((name, kilt), (demos, 3)):
+            rows = kilt_rows(draw, questions)
+            write_lines(
+                folder / f"helmet/kilt/{file}_1000_k{passages}_dep{depths}.jsonl", rows
+            )
+    for passages in (ranked, 10):
+        rows = [ranked_row(draw, number) for number in range(questions)]
+        write_lines(
+            folder / f"helmet/msmarco/test_reranking_data_k{passages}_dep3.jsonl", rows
+        )
+    return folder
+
+
+def kilt_rows(draw, questions):
+    """Return questions with their gold passage first and last of three."""
+    rows = []
+    for number in range(questions):
+        text, question, answer = fact(draw, number)
+        for depth in (0.0, 1.0):
+            passages = [
+                {"title": f"T{n}", "text": fact(draw, 5000 + n)[0]} for n in range(3)
+            ]
+            passages[int(depth * 2)] = {"title": "gold", "text": text}
+            row = {
+                "id": f"q{number}",
+                "question": question,
+                "answers": [answer],
+                "ctxs": passages,
+                "depth": depth,
+                "s_pop": 10 ** (number % 5),
+            }
+            rows.append(row)
+    return rows
+
+
+def ranked_row(draw, number):
+    passages = [
+        {"id": str(n), "text": fact(draw, n)[0], "label": n % 4}
+        for n in draw.sample(range(100), 4)
+    ]
+    return {"qid": f"q{number}", "query": f"what {number}", "ctxs": passages}
+
+
+def write_lines(path, rows):
+    write(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
 def write(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 
 from nextlong.errors import EvaluateError
@@ -33,7 +32,8 @@ def scored_answers(
     # `make` is called when the first sample is taken, so that its errors are those of a
     # sample.
     every_sample = chain.from_iterable(map(task.make, [request]))
-    remaining = islice(every_sample, skip, request.samples)
+    asked = (sample and model.prompts.asked(sample) for sample in every_sample)
+    remaining = islice(asked, skip, request.samples)
     batch_size = model.batch(request.length)
     while True:
         try:
@@ -97,10 +97,6 @@ def _answers(model: Model, task: Task, samples: Sequence[Sample]) -> list[str]:
 
 def _line(prompts: Prompts, task: Task, sample: Sample, answer: str) -> Json:
     """Return what a result file holds of an answered sample."""
-    if prompts.thinking:
-        # The answer follows the model's reasoning, not the prefix that other models
-        # continue.
-        sample = replace(sample, answer_prefix="")
     return {
         "prompt_sha256": prompts.hash_of(sample),
         "answer_prefix": sample.answer_prefix,

@@ -141,7 +141,7 @@ class HuggingFaceModel:
         torch = required("torch")
         longest = max(map(len, prompts))
         max_answers = [self.prompts.budget(sample) for sample in samples]
-        stops = [self.prompts.stop(sample) for sample in samples]
+        stops = [sample.stop for sample in samples]
 
         def finished_rows(tokens: Tensor, *_: object, **__: object) -> Tensor:
             finished = []
@@ -460,7 +460,7 @@ class VllmModel:
             sampling = self._vllm.SamplingParams(
                 temperature=0.0,
                 max_tokens=self.prompts.budget(sample),
-                stop=self.prompts.stop(sample),
+                stop=sample.stop,
             )
             limits.append(sampling)
         outputs = self._llm.generate(inputs, limits, use_tqdm=False)
@@ -528,9 +528,8 @@ class ServerModel:
             "max_tokens": prompts.budget(sample),
             "temperature": 0,
         }
-        stop = prompts.stop(sample)
-        if stop is not None:
-            body["stop"] = [stop]
+        if sample.stop is not None:
+            body["stop"] = [sample.stop]
         sent = prompts.sent(sample)
         if prompts.format != "messages":
             return "/completions", {**body, "prompt": sent}

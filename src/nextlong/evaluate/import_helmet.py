@@ -144,7 +144,7 @@ def _imported(record: Json, file: Path) -> Iterator[Json]:
         "fingerprint": results.fingerprint({"imported": arguments, "metrics": metrics}),
         "depends_on": {
             "seed": arguments.get("seed"),
-            "model": {"prompt_format": prompt_format},
+            "prompts": {"format": prompt_format},
         },
         "samples": _samples(questions, metric, file),
     }

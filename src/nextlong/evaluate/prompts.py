@@ -9,23 +9,26 @@ answer.
                  the answer's prefix begins the assistant's
     messages     turns for a server's own template, which cannot begin an answer
 
+Which of a model's formats a task uses is the task's own protocol (`Task.chat`): HELMET
+asks instruction-tuned models most questions as plain text.
+
 With `thinking` a chat template is told to let the model reason: it gets that many more
-tokens, its answer has no prefix, and its reasoning is removed before a stop string is
-looked for and the answer is scored.
+tokens, its answer is never begun, and its reasoning is removed before the answer is
+scored.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.task import Sample, TextTokenizer
+from nextlong.evaluate.task import ChatProtocol, Sample, TextTokenizer
 from nextlong.text import Json, first_sentence, why_no_model
 
 _PromptFormat = Literal["completion", "chat", "messages"]
@@ -113,12 +116,14 @@ class Prompts:
     """How samples become prompts.
 
     template: a tokenizer of transformers with a chat template, needed for `chat`
+    begins_answer: whether the prefix of an answer is a part of the prompt
     """
 
     tokenizer: TextTokenizer
     format: _PromptFormat = "completion"
     thinking: int = 0
     template: Any = None
+    begins_answer: bool = True
 
     def __post_init__(self) -> None:
         if self.thinking and self.format == "completion":
@@ -148,9 +153,29 @@ class Prompts:
             template=template,
         )
 
+    def under(self, protocol: ChatProtocol) -> Prompts:
+        """Return the prompts of a task whose benchmark asks a chat model in this way.
+
+        A base model is asked in one way, and a server's or a reasoning model's template
+        cannot be left out.
+        """
+        if self.format == "completion":
+            return self
+        if protocol == "plain text" and self.format == "chat" and not self.thinking:
+            return replace(self, format="completion")
+        begins_answer = protocol == "begun answer" and not self.thinking
+        return replace(self, begins_answer=begins_answer)
+
+    def asked(self, sample: Sample) -> Sample:
+        """Return a sample with what a model of this format reads and stops at."""
+        if self.format == "completion":
+            return sample
+        prefix = sample.answer_prefix if self.begins_answer else ""
+        return replace(sample, answer_prefix=prefix, stop=None)
+
     @cached_property
     def overhead(self) -> int:
-        """The tokens that a template adds to a prompt."""
+        """The tokens that a template adds to a prompt, without BOS."""
         if self.format == "completion":
             return 0
         if self.format == "messages":
@@ -158,7 +183,8 @@ class Prompts:
         # The tokens around a prompt of one letter: a template adds the same to every
         # prompt.
         without_template = self.tokenizer.count(_SHORTEST.prompt)
-        return len(self.ids(_SHORTEST)) - without_template
+        special = len(self.tokenizer.prefix)
+        return len(self.ids(_SHORTEST)) - special - without_template
 
     def text(self, sample: Sample) -> str:
         """Return the text that the model continues, without a BOS."""
@@ -173,8 +199,6 @@ class Prompts:
         if self.tokenizer.prefix == (self.template.bos_token_id,):
             # The tokenizer adds it again.
             text = text.removeprefix(self.template.bos_token)
-        if self.thinking:
-            return text
         # A template ends in its own line break, so the prefix loses its own.
         return text + sample.answer_prefix.lstrip()
 
@@ -209,13 +233,6 @@ class Prompts:
         """Return the most tokens that are generated, reasoning included."""
         return sample.max_new_tokens + self.thinking
 
-    def stop(self, sample: Sample) -> str | None:
-        """Return what an engine may stop at.
-
-        Nothing where it might be a part of the reasoning.
-        """
-        return None if self.thinking else sample.stop
-
     def answer(self, text: str, sample: Sample) -> str:
         """Return the answer in a generated text: up to the first stop.
 
@@ -240,7 +257,11 @@ class Prompts:
         return "" if is_opened else text
 
     def identity(self) -> Json:
-        """Return the part of a model's identity that says how it is prompted."""
+        """Return the part of a model's identity that is the same for every task."""
+        return {"tokenizer": self.tokenizer.hash}
+
+    def protocol(self) -> Json:
+        """Return how the model is prompted, for the results of a task."""
         template = None
         if self.format == "chat":
             template = getattr(self.template, "chat_template", None)
@@ -249,8 +270,8 @@ class Prompts:
             content = str(template).encode()
             template_hash = hashlib.sha256(content).hexdigest()[:32]
         return {
-            "tokenizer": self.tokenizer.hash,
-            "prompt_format": self.format,
+            "format": self.format,
+            "begins_answer": self.begins_answer,
             "template": template_hash,
             "thinking": self.thinking,
         }

@@ -145,7 +145,7 @@ class Result:
             "seed": depends_on.get("seed"),
             "version": depends_on.get("version"),
             "data": depends_on.get("data"),
-            "prompt format": depends_on.get("model", {}).get("prompt_format"),
+            "prompt format": depends_on.get("prompts", {}).get("format"),
             "scored by": self.scored_by,
         }
         return {name: value for name, value in stated.items() if value is not None}

@@ -69,7 +69,7 @@ def evaluate(
 
     with store.explained(settings.out):
         settings.out.mkdir(parents=True, exist_ok=True)
-    session = _Session(model, settings, progress)
+    session = _Session(model, settings, progress, model.prompts)
     failures = []
     with store.locked(settings.out):
         for_reports = {
@@ -140,6 +140,7 @@ class _Session:
     model: Model
     settings: EvaluationSettings
     progress: TaskProgress
+    prompts: Prompts
 
     def measure_within_memory(self, task: Task | Probe, length: int | None) -> None:
         """Measure a task; say how to go on where the device is out of memory."""
@@ -167,6 +168,7 @@ class _Session:
         """
         settings = self.settings
         progress = self.progress
+        self.model.prompts = self.prompts.under(task.chat)
         samples = settings.samples or task.samples
         final = results.path_of(settings.out, task.name, length)
         depends_on = self._dependencies(task, length)
@@ -184,6 +186,7 @@ class _Session:
             samples=samples,
             seed=settings.seed,
             overhead=self.model.prompts.overhead,
+            begins_answer=self.model.prompts.begins_answer,
             run=settings.run,
             advance=progress.advance,
         )
@@ -249,6 +252,7 @@ class _Session:
             "samples": settings.samples or task.samples,
             "seed": settings.seed,
             "model": self.model.identity(),
+            "prompts": self.model.prompts.protocol(),
             "data": {
                 name: store.hash_file(data.path(name)) for name in sorted(sources)
             },

@@ -23,6 +23,9 @@ from nextlong.recipe.keys import read_length
 from nextlong.text import Json
 
 Scorer = Callable[[str, "Sample"], dict[str, float]]
+# How a benchmark asks a chat model: with its template and the beginning of the answer,
+# with its template alone, or as a base model, with plain text.
+ChatProtocol = Literal["begun answer", "template", "plain text"]
 # The number of samples of a measurement that reads everything there is.
 ALL_SAMPLES: Final = 10**9
 # A token is hardly ever over eight characters, nor under one.
@@ -111,12 +114,13 @@ class Sample:
     """One question.
 
     The answer continues `prompt` and `answer_prefix`; a chat model gets `prompt` as the
-    user's turn.
+    user's turn, and the prefix only where its benchmark begins the answer.
 
     input_ids: the ids of a prompt that was cut between tokens: `prompt` is the same cut
         in characters, but it may be tokenized differently
     turns: the roles and contents of a conversation for a chat model; `prompt` is the
         same as one text
+    stop: what follows the answer of a base model, which does not end by itself
     """
 
     prompt: str
@@ -146,6 +150,8 @@ class TaskRequest:
 
     Answer and the `overhead` of a chat template included. A probe calls `advance` with
     the number of samples that it has measured.
+
+    begins_answer: whether a sample's `answer_prefix` is a part of what the model reads
     """
 
     length: int
@@ -154,6 +160,7 @@ class TaskRequest:
     samples: int | None = None
     seed: int = 42
     overhead: int = 0
+    begins_answer: bool = True
     run: Path | None = None
     advance: Callable[[int], None] = lambda _: None
 
@@ -222,6 +229,7 @@ class Measurement:
     files_at: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     optional: Callable[[int], tuple[str, ...]] = lambda _: ()
     reads: Literal["run", "text"] = "text"
+    chat: ChatProtocol = "begun answer"
     version: int = 1
     about: str = ""
 

@@ -3,6 +3,7 @@ and for any tokenizer; scores and prompts are those of the pinned references in 
 
 import hashlib
 import json
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -48,6 +49,7 @@ def made(name, folder, backend, *, length, samples=3, run=None):
 
 def judged(name, sample, backend):
     task = TASKS[name]
+    sample = replace(sample, answer_prefix="")
     return [
         task.score(model(backend).read(sample.text), sample)[task.metric]
         for model in (Oracle, Blind)
@@ -238,7 +240,11 @@ def test_mrcrs_scores_are_the_references():
 
 def test_graphwalks_scores_are_the_references_where_it_reads_the_list():
     """As printed the card's grader keeps "Final Answer: [" in the first node, and gives 1 to an answer without any right node."""
-    for one in recorded("graphwalks")["scores"]:
+    scores = recorded("graphwalks")["scores"]
+    # It reads nothing where a line break follows; ours reads the last line of words.
+    broken = [one for one in scores if one["answer"].endswith("]\n")]
+    assert all(one["unreadable"] for one in broken)
+    for one in (one for one in scores if one not in broken):
         ours = openai._graph_score(one["answer"], Sample("", tuple(one["truth"]), 1))[
             "f1"
         ]

@@ -1,5 +1,4 @@
 import json
-import random
 from itertools import islice
 
 import pytest
@@ -9,9 +8,9 @@ from tests.support.answering_models import Oracle
 from tests.support.evaluation_data import (
     bpe_tokenizer,
     byte_tokenizer,
-    fact,
     word_tokenizer,
     write,
+    write_helmet,
 )
 from tests.support.larger_cases import thorough
 
@@ -41,45 +40,11 @@ def scored(name, sample, answer):
     return task.score(answer, sample)[task.metric]
 
 
-def write_kilt(folder, *, questions=130):
-    draw = random.Random(3)
-    for name, key in (
-        ("nq-dev-multikilt_1000_k50_dep6", "id"),
-        ("nq-train-multikilt_1000_k3_dep6", "id"),
-        ("popqa_test_1000_k50_dep6", "id"),
-        ("popqa_test_1000_k3_dep6", "id"),
-    ):
-        rows = []
-        for number in range(questions):
-            text, question, answer = fact(draw, number)
-            for depth in (0.0, 1.0):
-                passages = [
-                    {"title": f"T{n}", "text": fact(draw, 5000 + n)[0]}
-                    for n in range(3)
-                ]
-                passages[int(depth * 2)] = {"title": "gold", "text": text}
-                rows.append(
-                    {
-                        key: f"q{number}",
-                        "question": question,
-                        "answers": [answer],
-                        "ctxs": passages,
-                        "depth": depth,
-                        "s_pop": 10 ** (number % 5),
-                    }
-                )
-        write(
-            folder / f"helmet/kilt/{name}.jsonl",
-            "".join(json.dumps(row) + "\n" for row in rows),
-        )
-    return folder
-
-
 @pytest.mark.parametrize("name", ["nq", "popqa"])
 def test_rag_asks_a_hundred_questions_at_every_depth_behind_two_examples(
     name, tmp_path
 ):
-    samples = made(name, write_kilt(tmp_path), samples=1000)
+    samples = made(name, write_helmet(tmp_path, questions=130), samples=1000)
     popular = (
         3 / 5 if name == "popqa" else 1
     )  # PopQA keeps the subjects below a thousand views
@@ -97,19 +62,7 @@ def test_rag_asks_a_hundred_questions_at_every_depth_behind_two_examples(
 
 
 def test_rerank_prompts_and_scores(tmp_path):
-    draw = random.Random(5)
-    for passages in (50, 10):
-        rows = []
-        for number in range(30):
-            ctxs = [
-                {"id": str(n), "text": fact(draw, n)[0], "label": n % 4}
-                for n in draw.sample(range(100), 4)
-            ]
-            rows.append({"qid": f"q{number}", "query": f"what {number}", "ctxs": ctxs})
-        write(
-            tmp_path / f"helmet/msmarco/test_reranking_data_k{passages}_dep3.jsonl",
-            "".join(json.dumps(row) + "\n" for row in rows),
-        )
+    write_helmet(tmp_path, questions=30)
     samples = made("msmarco", tmp_path, samples=30)
     assert len(samples) == 30
     for sample in samples:

@@ -76,12 +76,14 @@ def _conversation(
     request: TaskRequest, turns: Sequence[tuple[str, str]], answer: str, mark: str
 ) -> Sample:
     lines = [f"{role.capitalize()}: {content}" for role, content in turns]
-    prompt = "\n\n".join(lines) + "\n\nAssistant:"
     budget = request.tokenizer.count(answer) + 16
     return Sample(
-        prompt,
+        prompt="\n\n".join(lines),
         references=(answer,),
         max_new_tokens=budget,
+        # Only a base model needs these: chat models are given the turns.
+        answer_prefix="\n\nAssistant:",
+        stop="\n\nUser:",
         details={"mark": mark},
         turns=tuple(turns),
     )
@@ -235,6 +237,9 @@ def _mrcr_score(answer: str, sample: Sample) -> dict[str, float]:
     It is 0 if the answer does not begin with the random string.
     """
     mark = str(sample.details["mark"])
+    if sample.answer_prefix:
+        # A base model continues `Assistant:` with a space.
+        answer = answer.lstrip()
     if not answer.startswith(mark):
         return {"sequence_match": 0.0}
     (reference,) = sample.references
@@ -302,12 +307,16 @@ def _graph_question(kind: str, size: int, draw: random.Random) -> Sample:
         lines += [f"{name} -> {names[other]}" for other in others]
     edges = "\n".join(lines)
     right_names = [names[node] for node in sorted(answer)]
-    return Sample(
+    return _graph_sample(
         prompt=_GRAPH_PROMPT.format(edges=edges, operation=operation),
         references=tuple(right_names),
         max_new_tokens=_BUDGET,
         details={"depth": depth},
     )
+
+
+# A base model is given the beginning of its last line, and ends with the list.
+_graph_sample = partial(Sample, answer_prefix="\n\nFinal Answer: [", stop="]")
 
 
 def _node_name(number: int) -> str:
@@ -344,7 +353,7 @@ def _published_graphs(request: TaskRequest, kind: str) -> Iterator[Sample | None
         for row in request.data.json_lines(file, _GRAPH_SHAPE):
             nodes = tuple(row["answer_nodes"])
             budget = request.tokenizer.count(", ".join(nodes)) + 32
-            sample = Sample(row["prompt"], nodes, budget)
+            sample = _graph_sample(row["prompt"], nodes, budget)
             if row["problem_type"].lower() == kind and request.is_in_band(sample):
                 yield sample
 
@@ -354,7 +363,9 @@ def _graph_score(answer: str, sample: Sample) -> dict[str, float]:
 
     0 without one, 1 where the answer and the truth are both empty.
     """
-    last_line = answer.split("\n")[-1]
+    if sample.answer_prefix:
+        answer = f"{sample.completed(answer)}]"
+    last_line = answer.rstrip().split("\n")[-1]
     final = re.search(r"Final Answer: ?\[(.*)\]", last_line)
     if final is None:
         return {"f1": 0.0, "exact_match": 0.0}
@@ -368,8 +379,15 @@ def _graph_score(answer: str, sample: Sample) -> dict[str, float]:
     return {"f1": f1, "exact_match": float(named == truth)}
 
 
-_graphs = partial(Task, metric="f1", score=_graph_score)
-_mrcr = partial(Task, metric="sequence_match", samples=100, score=_mrcr_score)
+_graphs = partial(Task, metric="f1", score=_graph_score, chat="template", version=2)
+_mrcr = partial(
+    Task,
+    metric="sequence_match",
+    samples=100,
+    score=_mrcr_score,
+    chat="template",
+    version=2,
+)
 
 
 def _generated_graphs(kind: str) -> Task:

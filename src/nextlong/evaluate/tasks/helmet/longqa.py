@@ -338,6 +338,7 @@ def _task(
         ),
         score=score,
         files=(*files, LLAMA2),
+        chat="template",
         version=1 if points else 2,
     )
 

@@ -95,7 +95,6 @@ def _rag_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
             references=tuple(row["answers"]),
             max_new_tokens=20,
             answer_prefix="\nAnswer:",
-            stop="\n",
             details={"depth": row.get("depth"), "group": group},
         )
         yield published.prompted(
@@ -157,7 +156,6 @@ def _rerank_samples(request: TaskRequest) -> Iterator[Sample]:
             references=(_ranking(row),),
             max_new_tokens=200,
             answer_prefix="\nRanking:",
-            stop="\n",
             details={"judged": relevance, "group": query},
         )
         yield published.prompted(
@@ -357,13 +355,13 @@ def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
     }
 
 
-_task = partial(Task, suite="helmet", lengths=LENGTHS, version=2)
+_task = partial(Task, suite="helmet", lengths=LENGTHS, chat="plain text", version=3)
 _score_rag = published.best_of(
     substring_exact_match=published.substring_exact_match,
     exact_match=published.exact_match,
 )
 _rag = partial(_task, category="RAG", metric="substring_exact_match", score=_score_rag)
-_alce = partial(_task, category="Cite", samples=QUESTIONS, version=1)
+_alce = partial(_task, category="Cite", samples=QUESTIONS, chat="template", version=1)
 
 
 def _rag_task(name: str) -> Task:

@@ -41,7 +41,7 @@ def prompted(
     head, tail = prompt_of(template).split("{context}")
     before = head.format(**fields)
     after = tail.format(**fields)
-    behind = after + sample.answer_prefix
+    behind = after + (sample.answer_prefix if request.begins_answer else "")
     room = request.room - sample.max_new_tokens - len(request.tokenizer.prefix)
     kept = context
     # Cutting may merge tokens at the edge, so the count is taken again until it fits.

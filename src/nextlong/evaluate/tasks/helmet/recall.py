@@ -203,6 +203,7 @@ def _as_helmet(task: Task) -> Task:
         samples=100,
         make=partial(_ruler_samples, task=task),
         score=_score_qa if is_qa else _score_ruler,
+        chat="plain text",
     )
 
 
@@ -222,6 +223,7 @@ _kv: Final = Task(
     make=_json_kv,
     score=_score_value,
     optional=lambda length: (_file(length),),
+    chat="plain text",
     version=2,
 )
 TASKS: Final = (
@@ -347,7 +349,6 @@ def _icl_samples(
             references=(str(number_of[asked.label]),),
             max_new_tokens=20,
             answer_prefix="\nlabel:",
-            stop="\n",
             details={"shots": shots},
         )
         yield prompted(
@@ -440,7 +441,8 @@ def _icl_task(data_set: _DataSet, form: str) -> Task:
         make=make,
         score=_score_label,
         files=data_set.files,
-        version=2,
+        chat="plain text",
+        version=3,
     )
 
 
