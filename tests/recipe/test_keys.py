@@ -56,6 +56,8 @@ OTHER_VALUES = {
     ],
     "encoder.openai.max_attempts": [SERVER, "encoder.openai.max_attempts=2"],
     "encoder.openai.timeout_s": [SERVER, "encoder.openai.timeout_s=5"],
+    "scorer.batch_tokens": ["scorer.batch_tokens=8"],
+    "scorer.device": ["scorer.device=cpu"],
 }
 # Another engine must give the same ids, and is what a user takes where one did not:
 # these steps are done again with it.

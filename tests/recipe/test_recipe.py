@@ -348,11 +348,12 @@ def test_every_key_is_there_with_a_comment(tmp_path):
         for key in keys_of(recipe)
         if key not in {"model", "lsa", *LsaOptions.model_fields}
     ]
-    assert [
+    compared = [
         *keys[: encoder + 1],
         *keys[search : keys.index("iclm")],
         *keys[export:],
-    ] == said
+    ]
+    assert [key for key in compared if key != "model"] == said
     assert set(of_methods) <= set(keys[keys.index("iclm") : export])
     assert [line for line in lines[3:] if "  # " not in line] == []
 

@@ -130,7 +130,7 @@ def test_a_negative_that_is_not_the_nearest_free_one(run):
 
 
 def test_negatives_that_are_not_mixed_as_the_recipe_says(recipe_for, started, tmp_path):
-    sizes = ("compose.sequences=4", "compose.target_tokens=1024")
+    sizes = ("compose.sequences=4", "compose.target_tokens=1024", "mine.candidates=60")
     pipeline.run(recipe_for(started(tmp_path / "run"), *sizes))
 
     def hard_share(negatives):

@@ -616,6 +616,28 @@ class Search(Section):
         raise ValueError(f"index is {self.index!r}; use auto, {usages}")
 
 
+class Scorer(Section):
+    """texts → loss and entropy of each token, by a causal language model."""
+
+    model: Annotated[Named | None, MayBePath()] = keyed(
+        None,
+        "causal language model: a folder, a name on the Hugging Face Hub, or a .gguf "
+        "file; null: none, for recipes that score nothing",
+    )
+    revision: Named | None = keyed(
+        None, "branch, tag or commit of a Hub model; null: its main branch"
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = keyed(
+        "auto", "precision; auto: bfloat16 on a GPU, float32 on a CPU"
+    )
+    device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = keyed(
+        "auto", "device; auto: a GPU if torch finds one"
+    )
+    batch_tokens: Annotated[PositiveLength, Operational()] = keyed(
+        16_384, "tokens in a batch of several rows, with padding"
+    )
+
+
 def draws(compose: Compose, attempt: int = 0) -> int | None:
     """Return how many documents to sample; None for all.
 

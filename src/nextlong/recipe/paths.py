@@ -126,6 +126,7 @@ def _changed(
             section = _section(changed, method)
             for key in _model_keys(method):
                 _apply(section, key, change_name)
+    _apply(_section(changed, "scorer"), "model", change_name)
     _apply(_section(changed, "export"), "push", change_path)
     return changed
 

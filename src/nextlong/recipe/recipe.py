@@ -220,6 +220,7 @@ class Recipe(Section):
     tokenizer: keys.Tokenizer
     compose: keys.Compose = keys.Compose()
     documents: keys.Documents = keys.Documents()
+    scorer: keys.Scorer = keys.Scorer()
     export: Export = Export()
     # What the file alone says, and which keys were overridden: no part of the settings.
     _own: Recipe | None = PrivateAttr(None)

@@ -24,6 +24,7 @@ from nextlong.text import Json
 _FEATURES: Final = {
     "static": "encoder.model: static:…",
     "sentence-transformers": "encoder.model: sentence-transformers:…",
+    "scorer": "scoring tokens with a causal language model",
     "quest": "quest with queries of a doc2query model",
     "convert": "tokenizer.source without tokenizer.json",
     "dedup": "ingest.dedup: minhash",

@@ -52,7 +52,7 @@ def _hide_paths(data: Json, section: Section) -> None:
         may_be_private = any(isinstance(mark, MayBePrivate) for mark in field.metadata)
         if isinstance(value, Section):
             _hide_paths(data[key], value)
-        elif may_be_path:
+        elif may_be_path and value is not None:
             data[key] = hub_name(value)
         elif may_be_private and value != field.default:
             data[key] = "(not published)"

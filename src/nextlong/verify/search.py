@@ -39,9 +39,11 @@ _TEXTS_AT_ONCE = 4096
 _QUERIES_AT_ONCE = 1024
 # Of a mean of chunk vectors; below it, the first chunk's vector is used.
 _MIN_LENGTH = 1e-3
-# Of mixed negatives: candidates that repeat a text are skipped, so fewer are hard.
-_SHARE_TOLERANCE = 0.15
-# Of a random chunk to be among the nearest; above it, hard and random look the same.
+# Of mixed negatives: the share of `compose.hard_share` that is hard at least, where
+# most candidates repeat a text; and how many more may be hard.
+_LEAST_HARD = 0.1
+_MORE_HARD = 0.1
+# Of a random chunk to be a candidate; above it, hard and random look the same.
 _MAX_CHANCE = 0.5
 # What a score refers to, as methods declare it.
 _FIRST = "the first document of the sequence"
@@ -214,15 +216,13 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
 class _Mixture:
     """Counts of the negatives of sampled meta-chunks: all, and those that are hard.
 
-    A negative counts as hard if it is among the nearest candidates, twice as many as
-    the sequence has negatives. All hard ones are: the others were skipped only because
-    they repeat a text, or because an earlier meta-chunk uses them.
+    A negative counts as hard if it is among the candidates of its meta-chunk.
     """
 
     def __init__(self) -> None:
         self.negatives = 0
         self.hard = 0
-        self.compared = 0  # candidates, one count for each negative
+        self.compared = 0  # candidates, counted once for each negative
 
     def add(self, meta: _MetaChunk, stored: _Neighbours | None) -> None:
         """Count the negatives of a meta-chunk with stored candidates."""
@@ -232,16 +232,16 @@ class _Mixture:
         is_negative = sequence.role == NEGATIVE
         in_group = is_negative & (sequence.group == sequence.group[meta.span])
         negatives = sequence.chunk[in_group & ~sequence.is_truncated]
-        nearest = stored.ids[: 2 * int(np.count_nonzero(is_negative))]
         self.negatives += len(negatives)
-        self.hard += int(np.isin(negatives, nearest).sum())
-        self.compared += len(negatives) * len(nearest)
+        self.hard += int(np.isin(negatives, stored.ids).sum())
+        self.compared += len(negatives) * len(stored.ids)
 
 
 def _check_hard_share(run: StoredRun, mixture: _Mixture) -> list[CheckOutcome]:
     """Compare the share of hard negatives with `compose.hard_share`, if mixed.
 
-    Some random chunks are among the nearest candidates by chance.
+    Some random chunks are candidates by chance. Candidates that repeat a text are
+    skipped, so that fewer negatives may be hard, but not as few as by chance.
     """
     if run.negatives.origin != "both":
         return []
@@ -251,17 +251,19 @@ def _check_hard_share(run: StoredRun, mixture: _Mixture) -> list[CheckOutcome]:
         corpus_chunks += len(run.chunks(shard)["start"])
     chance = mixture.compared / max(1, mixture.negatives) / max(1, corpus_chunks)
     if not mixture.negatives or chance > _MAX_CHANCE:
-        outcome.not_needed = "most chunks of the corpus are among the nearest ones"
+        outcome.not_needed = "most chunks of the corpus are candidates"
         return [outcome]
     outcome.checked = mixture.negatives
     hard_share = float(run.setting("compose", "hard_share", 0.5))
     expected = hard_share + (1 - hard_share) * chance
     share = mixture.hard / mixture.negatives
-    standard_error = (expected * (1 - expected) / mixture.negatives) ** 0.5
     outcome.note = f"{share:.3f} of the sampled negatives, expected {expected:.3f}"
-    if abs(share - expected) > _SHARE_TOLERANCE + 4 * standard_error:
+    margin = 4 * (expected * (1 - expected) / mixture.negatives) ** 0.5
+    lowest = chance + _LEAST_HARD * hard_share - margin
+    highest = expected + _MORE_HARD + margin
+    if not lowest <= share <= highest:
         outcome.breach(
-            f"{share:.3f} of the negatives are among the nearest candidates, "
+            f"{share:.3f} of the negatives are candidates of their meta-chunks, "
             f"compose.hard_share={hard_share:g} gives {expected:.3f}"
         )
     return [outcome]
