@@ -18,7 +18,7 @@ demo: $(VENV)/.core
 
 # The short recipe's sequences of 4,096 tokens train in a minute or two on two cores.
 train-demo: demo $(VENV)/.models
-	$(BIN)/nextlong run nextlong-demo/demo.yaml --name rows --set run_dir=nextlong-demo/short --set compose.target_tokens=4096 --set compose.sequences=all --set chunk.max_chars=512
+	$(BIN)/nextlong run nextlong-demo/demo.yaml --set name=rows --set run_dir=nextlong-demo/short --set compose.target_tokens=4096 --set compose.sequences=all --set chunk.max_chars=512
 	test -e nextlong-demo/train.yaml || $(BIN)/nextlong train init nextlong-demo/train.yaml --data nextlong-demo/short@rows --preset tiny
 	$(BIN)/nextlong train nextlong-demo/train.yaml
 

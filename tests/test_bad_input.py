@@ -213,7 +213,7 @@ def test_a_corpus_too_small_for_the_target(bench):
     assert 100 < longest < 590
     code, out, _ = bench.again(f"compose.target_tokens={longest}")
     assert code == 0
-    assert re.search(r"^reused: .*\bembed\b", out, re.MULTILINE)
+    assert re.search(r"^encode: reused; ", out, re.MULTILINE)
     assert bench.opened(out).sequence(0).input_ids.shape == (longest,)
 
 
@@ -376,7 +376,7 @@ def test_an_unknown_special_token_costs_nothing_but_the_message(kept):
     assert err == f"error: tokenizer.eos='</s>' is not in the tokenizer; {cure}\n"
     code, out, _ = kept.again("tokenizer.eos=<|endoftext|>")
     assert code == 0
-    assert re.search(r"^reused: .*\bmine\b", out, re.MULTILINE)
+    assert re.search(r"^search: reused; ", out, re.MULTILINE)
     assert kept.opened(out).sequence(0).spans[-1].role == "eos"
 
 

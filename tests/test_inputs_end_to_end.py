@@ -340,8 +340,8 @@ def test_ids_that_several_documents_have_are_told(tmp_path, capfd):
             capfd,
             "run",
             recipe_of(unique, id="doc_id", path=str(unique)),
-            "--name",
-            "unique",
+            "--set",
+            "name=unique",
         )[0]
         == 0
     )
@@ -420,7 +420,7 @@ def test_texts_in_another_encoding_are_noticed_and_read(tmp_path, capfd, encodin
     (source,) = nextlong.Recipe.load(recipe).ingest.sources
     assert source.encoding == encoding
     own = ("--set", "compose.sequences=4", "--set", "compose.target_tokens=1k")
-    assert call(capfd, "run", recipe, *own, "--name", "x")[0] == 0
+    assert call(capfd, "run", recipe, *own, "--set", "name=x")[0] == 0
     run = nextlong.open(f"{tmp_path / 'runs/r'}@x")
     assert any("Größe" in one.text for one in run.sequences())
     assert call(capfd, "verify", f"{tmp_path / 'runs/r'}@x")[0] == 0

@@ -407,7 +407,7 @@ def test_other_documents_are_refused_unless_asked_for(
     )
     message = complaint(capsys, reading(others), tmp_path)
     assert f"run_dir={run_dir} has runs" in message
-    assert "(--name NAME)" in message
+    assert "(--set name=NAME)" in message
     pipeline.run(reading(others, name="others"))
     # A file of the same name and size as one that was read, with another text.
     alike = tmp_path / "alike" / "1.jsonl"

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import pty
+import re
 import runpy
 import select
 import shutil
@@ -300,22 +301,53 @@ def test_a_mistyped_command_is_asked_for_by_the_nearest(typed, told, capsys):
 # run and plan
 
 
+def test_help_groups_every_command_and_names_those_of_the_first_day(capsys):
+    with pytest.raises(SystemExit):
+        main.main(["--help"])
+    shown = capsys.readouterr().out
+    groups, _, first_day = shown.partition("the first day:\n")
+    named = re.findall(r"^    (\w+) ", groups, re.MULTILINE)
+    assert named == list(commands())
+    headings = re.findall(r"^  ([a-z ]+):$", groups, re.MULTILINE)
+    assert headings == list(main._FIRST_OF_GROUP.values())
+    today = re.findall(r"^  nextlong (\w+)", first_day, re.MULTILINE)
+    assert len(today) == 5
+    assert set(today) <= set(named)
+
+
+def test_a_name_is_set_like_every_other_key(call, folder):
+    with pytest.raises(SystemExit):
+        call("run", folder / "r.yaml", "--name", "mine")
+    # A name such as 2024 is a number in YAML.
+    recipe = Recipe.load(folder / "r.yaml", overrides=["name=2024"])
+    assert recipe.name == "2024"
+
+
 def test_run_tells_what_it_made(call, folder):
     code, out, err = call("run", folder / "r.yaml")
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    steps = nextlong.open(folder / "run").steps
-    kept = list(itertools.takewhile(lambda line: line.startswith("reused: "), lines))
-    assert len(kept) < 5  # one before each step that may have to be made
-    assert [
-        name for line in kept for name in line.removeprefix("reused: ").split(", ")
-    ] == list(steps)
-    told = dict(line.split(":", 1) for line in lines[len(kept) :])
+    phases = [line.partition(":")[0] for line in lines[:6]]
+    assert phases == ["read", "encode", "search", "compose", "write", "measure"]
+    assert lines[0] == "read: reused; 80 documents, 182 chunks"
+    told = dict(line.split(":", 1) for line in lines[6:])
     assert told["documents"].strip() == "80 kept of 80"
     assert told["sequences"].strip() == "5 of exactly 512 tokens"
     assert told["inspect"].strip() == f"nextlong peek {folder}/run"
     (path,) = Path(told["parquet"].strip()).glob("*.parquet")
     assert path.samefile(*nextlong.open(folder / "run").exported("parquet"))
+
+
+def test_every_step_is_told_with_verbose(call, folder):
+    code, out, _ = call("run", folder / "r.yaml", "-v")
+    assert code == 0
+    lines = out.splitlines()
+    kept = list(itertools.takewhile(lambda line: line.startswith("reused: "), lines))
+    assert len(kept) < 5  # one before each step that may have to be made
+    steps = [
+        name for line in kept for name in line.removeprefix("reused: ").split(", ")
+    ]
+    assert steps == list(nextlong.open(folder / "run").steps)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def test_a_long_name_that_was_made_can_be_given_otherwise(
     assert told.startswith(
         f"{name}, opened as {tmp_path}/run@{name}, because of --set; "
     )
-    assert ("; --name NAME " in told) is is_told
+    assert ("; --set name=NAME " in told) is is_told
 
 
 @pytest.mark.parametrize(

@@ -110,8 +110,8 @@ def test_names_stay_whole_on_a_narrow_terminal_and_fewer_sequences_have_their_re
         "compose.method=standard",
         "--set",
         "compose.sequences=100000",
-        "--name",
-        name,
+        "--set",
+        f"name={name}",
     )
     listed = {one.name: one for one in list_variants(own)}
     assert listed["base"].why_fewer == ""
@@ -253,7 +253,7 @@ def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told
 def test_another_name_for_the_same_settings_is_no_change_of_the_recipe(
     own, recipe, call
 ):
-    told = " ".join(call("run", recipe, "--name", "named")[1].split())
+    told = " ".join(call("run", recipe, "--set", "name=named")[1].split())
     assert f"variant: named, which {own} now opens; {own}@base opens the" in told
     assert "changed" not in told
 
@@ -316,7 +316,7 @@ def test_the_run_says_which_variant_it_made(own, few_recipe, tmp_path, call):
         f"base, beside formats=torchtitan, short (nextlong list {own})",
     ]
     assert nextlong.open(own).variant.name == "base"
-    code, _, err = call("run", tmp_path / "r.yaml", "--name", "short")
+    code, _, err = call("run", tmp_path / "r.yaml", "--set", "name=short")
     assert code == 2
     assert "name=short " in err
     assert "(now compose.target_tokens=1024)" in err
@@ -468,7 +468,9 @@ def test_killed_while_it_cleans_up_every_listed_variant_is_whole(own, call):
 
 
 def test_every_variant_keeps_a_recipe_that_runs_with_other_settings(own, recipe, call):
-    assert call("run", recipe, "--set", "compose.sequences=2", "--name", "few")[0] == 0
+    assert (
+        call("run", recipe, "--set", "compose.sequences=2", "--set", "name=few")[0] == 0
+    )
     variant = nextlong.open(f"{own}@few").variant
     assert call("run", variant.recipe_file, "--set", "compose.position=tail")[0] == 0
     made = nextlong.open(f"{own}@position=tail").recipe.compose

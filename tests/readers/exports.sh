@@ -16,12 +16,12 @@ export_all() {
     local packed=(--set export.validation=0.3 --set export.compression=zstd)
     local titan=("${plain[@]}" --set "export.formats=[torchtitan]")
     mkdir -p "$to"
-    nextlong run "$recipe" --name titan "${titan[@]}" --set "export.push=$to/titan/torchtitan"
+    nextlong run "$recipe" --set name=titan "${titan[@]}" --set "export.push=$to/titan/torchtitan"
     python tests/support/reference_rows.py "$to/run@titan" "$to/titan"
-    nextlong run "$recipe" --name titan-packed "${titan[@]}" "${packed[@]}" --set "export.pack=$((3 * tokens + 3))" \
+    nextlong run "$recipe" --set name=titan-packed "${titan[@]}" "${packed[@]}" --set "export.pack=$((3 * tokens + 3))" \
         --set "export.push=$to/titan-packed/torchtitan"
     python tests/support/reference_rows.py "$to/run@titan-packed" "$to/titan-packed"
-    nextlong run "$recipe" --name plain "${plain[@]}"
+    nextlong run "$recipe" --set name=plain "${plain[@]}"
     nextlong export "$to/run@plain" --to parquet,arrow,jsonl,mds,megatron,axolotl,prolong,olmo --into "$to/plain"
     python tests/support/reference_rows.py "$to/run@plain" "$to/plain"
     nextlong export "$to/run@plain" --to parquet,arrow,jsonl,mds,megatron,prolong,olmo --into "$to/packed" \

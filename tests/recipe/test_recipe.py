@@ -2,6 +2,7 @@
 
 import contextlib
 import pickle
+import re
 
 import pydantic
 import pytest
@@ -16,7 +17,6 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.keys import options_class
 from nextlong.recipe.recipe import commented
 from nextlong.recipe.text import InvalidKeysError, preset_path
-from nextlong.retrieval.encoders.lsa import LsaOptions
 
 PLAIN = {
     "run_dir": "r",
@@ -322,40 +322,38 @@ def test_the_starter_loads_back_equal(tmp_path):
 
 def test_every_key_is_there_with_a_comment(tmp_path):
     recipe = new_recipe(tmp_path / "my.yaml").recipe
-    lines = [
-        line for line in commented(recipe, heading="A\n\nheading").splitlines() if line
-    ]
+    text = commented(recipe, heading="A\n\nheading")
+    lines = [line for line in text.splitlines() if line]
     assert lines[:3] == ["# A", "#", "# heading"]
-    keys = [line.lstrip(" -").partition(":")[0] for line in lines[3:]]
-    of_methods = [
+    options = [(METHODS, name) for name in METHODS.built_in]
+    options += [(ENCODERS, name) for name in ENCODERS.built_in]
+    of_plugins = [
         key
-        for name in ("iclm", "knn", "quest")
-        for key in (name, *options_class(METHODS, name).model_fields)
+        for registry, name in options
+        for key in options_class(registry, name).model_fields
     ]
-    export = keys.index("export")
-    # The options of every built-in encoder stand there, also of those that the recipe
-    # does not name.
-    encoder, search = keys.index("encoder"), keys.index("search")
-    assert set(keys[encoder + 1 : search]) >= {
-        "model",
-        *ENCODERS.built_in,
-        "fit_chunks",
-        "base_url",
-        "revision",
-    }
-    said = [
-        key
-        for key in keys_of(recipe)
-        if key not in {"model", "lsa", *LsaOptions.model_fields}
-    ]
-    compared = [
-        *keys[: encoder + 1],
-        *keys[search : keys.index("iclm")],
-        *keys[export:],
-    ]
-    assert [key for key in compared if key != "model"] == said
-    assert set(of_methods) <= set(keys[keys.index("iclm") : export])
-    assert [line for line in lines[3:] if "  # " not in line] == []
+    short = len(commented(recipe, heading="A\n\nheading", include="important"))
+    live, rest = text[:short], text[short:]
+    assert all(not line or line.startswith("# ") for line in rest.splitlines())
+    keys = re.findall(r"^#? *-? *(\w+):", text, re.MULTILINE)
+    sections = {*METHODS.built_in, "sentence_transformers", "openai", "static"}
+    assert set(keys) - sections == set(keys_of(recipe)) | set(of_plugins)
+    rest_keys = re.findall(r"^# +-? *(\w+): \S", rest, re.MULTILINE)
+    assert "target_tokens" in live
+    assert "target_tokens" not in rest_keys
+    assert "max_uses" in rest_keys
+    listed = [line for line in rest.splitlines() if re.match(r"# *\w+:", line)]
+    assert [line for line in listed if "  # " not in line] == ["#   sources:"]
+
+
+def test_keys_of_a_complete_recipe_read_back_once_they_are_set(tmp_path):
+    recipe = new_recipe(tmp_path / "my.yaml").recipe
+    text = commented(recipe, heading="A recipe.")
+    live = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert len(live) < 25
+    search = text.partition("# == search ==\n")[2].partition("\n\n")[0]
+    as_set = re.sub(r"^# ", "", search, flags=re.MULTILINE)
+    assert reload(tmp_path, f"{text}\n{as_set}\n") == recipe
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,20 @@ def test_the_page_tells_every_block(measured):
     }  # fmt: skip
 
 
+def test_a_screen_has_at_most_24_lines_and_the_warnings(measured):
+    few = changed(measured, {"warnings": measured.warnings[:2]})
+    file = io.StringIO()
+    compare.show_screen(few, Console(file=file, width=80))
+    lines = file.getvalue().splitlines()
+    assert len(lines) <= 24
+    told = {" ".join(line.split()) for line in lines}
+    assert told >= {"method nextlong", "tokens in total 24,576"}
+    assert lines[-1] == f"nextlong stats {measured.run} --all prints all"
+    for warning in few.warnings:
+        assert any(line.startswith(f"{warning.name} ") for line in told)
+    assert "Mean cosine by rank" not in file.getvalue()
+
+
 def test_a_control_is_called_one_in_words_and_in_json(measured):
     assert "only as a control" not in printed(measured, terminal=False)
     assert measured.as_json()["control"] == ""

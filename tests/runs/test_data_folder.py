@@ -450,7 +450,7 @@ def test_rows_of_variants_and_mixes_go_with_them(own, recipe_for, tmp_path, caps
         "mds",
         "parquet",
     ]
-    assert main(["run", str(tmp_path / "r.yaml"), "--name", "parquet"]) == 2
+    assert main(["run", str(tmp_path / "r.yaml"), "--set", "name=parquet"]) == 2
     assert "data/parquet is reserved" in capsys.readouterr().err
 
 

@@ -28,3 +28,13 @@ def _above(text: str, *, kind: type[int] | type[float]) -> float:
 
 count = partial(_above, kind=int)
 amount = partial(_above, kind=float)
+
+
+def add_verbose(parser: argparse.ArgumentParser) -> None:
+    """Add the option -v, which every command has."""
+    parser.add_argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="show every step, and the traceback of an error",
+    )

@@ -8,7 +8,7 @@ import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nextlong.errors import NextlongError, RecipeError
 from nextlong.report import tables
@@ -35,11 +35,26 @@ def check_installed(command: str, *names: str, extra: str) -> None:
 console = tables.PipeConsole
 
 
-def reporter(*, stderr: bool = False) -> Reporter:
-    from nextlong.engine.progress import reporter_for
-    from nextlong.pipeline import STEP_TITLES
+def reporter(
+    args: Namespace,
+    *,
+    stderr: bool | None = None,
+    lines: Literal["phases", "steps"] = "phases",
+) -> Reporter:
+    """Return what shows the progress of a command; with -v, every step has a line.
 
-    return reporter_for(console(stderr=stderr), STEP_TITLES)
+    On standard error if the command prints JSON.
+    """
+    shown = console(stderr=args.json if stderr is None else stderr)
+    if args.verbose or lines == "steps":
+        from nextlong.engine.progress import reporter_for
+        from nextlong.pipeline import STEP_TITLES
+
+        return reporter_for(shown, STEP_TITLES)
+    from nextlong.engine.phases import phases_for
+    from nextlong.runs.phases import PHASES
+
+    return phases_for(shown, PHASES)
 
 
 def present(

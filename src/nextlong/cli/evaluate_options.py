@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from nextlong.cli.argument_types import count, words
+from nextlong.cli.argument_types import add_verbose, count, words
 
 _Subcommand: TypeAlias = Callable[..., argparse.ArgumentParser]
 _SUITES_HELP: Final = (
@@ -53,6 +53,7 @@ def add(command: Callable[..., argparse.ArgumentParser]) -> None:
             name, help=summary, **{"description": f"{summary}.", **options}
         )
         sub.set_defaults(command=f"evaluate:{name}_command")
+        add_verbose(sub)
         sub.add_argument("--json", action="store_true", help=f"print JSON: {prints}")
         return sub
 

@@ -157,7 +157,8 @@ def stats(args: argparse.Namespace) -> None:
     from nextlong.runs.statistics.measure import measure
 
     measured = measure(nextlong.open(args.run))
-    present(args, measured.as_json, partial(page.show_one, measured))
+    show = page.show_one if args.all else page.show_screen
+    present(args, measured.as_json, partial(show, measured))
 
 
 def compare(args: argparse.Namespace) -> None:

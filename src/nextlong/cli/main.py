@@ -19,7 +19,7 @@ from typing import Any, Final, NoReturn, TypeAlias
 
 import nextlong
 from nextlong.cli import evaluate_options
-from nextlong.cli.argument_types import amount, count, words
+from nextlong.cli.argument_types import add_verbose, amount, count, words
 from nextlong.errors import NextlongError
 from nextlong.export.mixture import MIXTURES, ORDERS
 from nextlong.plugins import FORMATS
@@ -35,6 +35,23 @@ _USER_MISTAKE: Final = 2
 _INTERRUPTED: Final = 130
 _UNREAD: Final = 141
 _TERMINATED: Final = 143
+# The groups of `nextlong --help`, by their first command.
+_FIRST_OF_GROUP: Final = {
+    "demo": "make data",
+    "peek": "look at it",
+    "export": "export",
+    "train": "train",
+    "evaluate": "evaluate",
+    "doctor": "installation",
+}
+_FIRST_DAY: Final = """\
+the first day:
+  nextlong demo                       try it on Python's own documentation
+  nextlong init my.yaml docs.jsonl    write a recipe for your files
+  nextlong run my.yaml                make the sequences
+  nextlong verify RUN                 check them with an independent implementation
+  nextlong report RUN                 see whether to train on them, and why
+"""
 # What --json prints, where it is not just what the command shows.
 _JSON_HELP: Final = {
     "completion": "print the script within JSON",
@@ -146,6 +163,20 @@ def completion(args: argparse.Namespace) -> None:
     present(args, {"shell": args.shell, "script": script}, lambda _: print(script))
 
 
+class _GroupedHelp(argparse.RawDescriptionHelpFormatter):
+    """The help of `nextlong`: the commands in groups, and those of the first day."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog)
+        # argparse forgets the indentation of the commands.
+        self._action_max_length = len("completion") + 4
+
+    def _format_action(self, action: argparse.Action) -> str:
+        text = super()._format_action(action)
+        group = _FIRST_OF_GROUP.get(action.dest)
+        return f"\n  {group}:\n{text}" if group else text
+
+
 class _Parser(argparse.ArgumentParser):
     """The parser of all commands and of each.
 
@@ -165,6 +196,8 @@ class _Parser(argparse.ArgumentParser):
             hint = ""
             if "--dry-run" in unknown and self.prog == "nextlong run":
                 hint = "; nextlong plan is the dry run"
+            elif "--name" in unknown and self.prog == "nextlong run":
+                hint = "; --set name=NAME names the variant"
             elif "--set" in (args or ()):
                 hint = "; --set takes KEY=VALUE"
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
@@ -190,8 +223,10 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of all commands."""
     top_parser = _Parser(
         prog="nextlong",
-        description="Turn short documents into token-exact long sequences with hard "
+        description="Turn short documents into token-exact long sequences with hard\n"
         "negatives (NExtLong, arXiv 2501.12766).",
+        epilog=_FIRST_DAY,
+        formatter_class=_GroupedHelp,
     )
     top_parser.add_argument(
         "--version", action="version", version=f"nextlong {nextlong.__version__}"
@@ -209,15 +244,20 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(command=function)
         return sub
 
+    # In the order of the groups.
     _add_recipes(command)
     _add_views(command)
+    _add_export(command)
     _add_train(command)
     evaluate_options.add(command)
-    _add_checks(command)
+    _add_installation(command)
     for name, sub in commands.choices.items():
-        # These print JSON instead of other outputs, or write it to a file; the commands
-        # of evaluate declare it themselves.
-        if name in ("compare", "evaluate", "sweep"):
+        # The commands of evaluate declare both themselves.
+        if name == "evaluate":
+            continue
+        add_verbose(sub)
+        # These print JSON instead of other outputs, or write it to a file.
+        if name in ("compare", "sweep"):
             continue
         meaning = _JSON_HELP.get(name, "print JSON")
         sub.add_argument("--json", action="store_true", help=meaning)
@@ -266,7 +306,7 @@ def _add_recipes(command: _Command) -> None:
     add(
         "--full",
         action="store_true",
-        help="write every key, not only the most important ones",
+        help="also list every other key with its default, grouped by phase",
     )
     add("--force", action="store_true", help="overwrite an existing recipe")
     add(
@@ -319,10 +359,6 @@ def _add_recipes(command: _Command) -> None:
     add = command("run", "run:run", "Run or resume a recipe").add_argument
     add("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
-    add(
-        "--name",
-        help="name of the variant; RUN@NAME opens it (default: the recipe's `name`)",
-    )
     meaning = "accept input files that have changed, and read them again"
     add(
         "--accept-changed-inputs",
@@ -367,6 +403,141 @@ def _add_recipes(command: _Command) -> None:
         help="write JSON to FILE, or print it",
     )
 
+def _add_views(command: _Command) -> None:
+    add = command(
+        "peek", "inspect:peek", "List the sequences of a run, or show one"
+    ).add_argument
+    add("run", type=Path, metavar="RUN", help=_RUN_HELP)
+    add("number", type=int, nargs="?", help="the sequence to show, counted from 0")
+    add(
+        "--first",
+        type=int,
+        default=100,
+        metavar="N",
+        help="sequences to list, 0 for all (default: 100)",
+    )
+    add("--text", action="store_true", help="print the text of the sequence")
+    add(
+        "--svg",
+        type=Path,
+        metavar="FILE",
+        help="draw the sequence, before and after, as .svg or .png",
+    )
+
+    add = command(
+        "stats",
+        "inspect:stats",
+        "Print the statistics of a run, with data-quality warnings",
+    ).add_argument
+    add("run", type=Path, metavar="RUN", help=_RUN_HELP)
+    add("--all", action="store_true", help="print all of them, not only one screen")
+
+    add = command(
+        "report", "inspect:report", "Write an HTML report on one or more runs"
+    ).add_argument
+    add("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS_HELP)
+    meaning = (
+        "file to write (default: RUN/report.html, or ./report.html for several run "
+        "directories)"
+    )
+    add("-o", "--output", type=Path, metavar="FILE", help=meaning)
+
+    add = command(
+        "view",
+        "inspect:view",
+        "Browse, search and mark the sequences and documents of a run",
+    ).add_argument
+    add("run", type=Path, metavar="RUN", help=_RUN_HELP)
+    add(
+        "--port",
+        type=int,
+        default=0,
+        metavar="N",
+        help="port on 127.0.0.1 (default: any free port)",
+    )
+    add(
+        "--no-browser", action="store_true", help="do not open the address in a browser"
+    )
+    add(
+        "--export",
+        type=Path,
+        metavar="FOLDER",
+        help="write a static copy for any web host, and serve nothing",
+    )
+    add(
+        "--first",
+        type=int,
+        default=100,
+        metavar="N",
+        help="sequences in the static copy, 0 for all (default: 100)",
+    )
+
+    sub = command(
+        "compare", "inspect:compare", "Compare runs and variants side by side"
+    )
+    sub.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS_HELP)
+    add = sub.add_mutually_exclusive_group().add_argument
+    add("--json", action="store_true", help="print JSON")
+    add("--csv", action="store_true", help="print CSV, one row per run")
+    add(
+        "--svg",
+        type=Path,
+        metavar="FILE",
+        help="draw one document as each of the runs lays it out",
+    )
+
+    summary = (
+        "Verify a run or a delivered export with an independent implementation; exit "
+        "code 1 if a check fails"
+    )
+    add = command("verify", "inspect:verify", summary).add_argument
+    meaning = (
+        "a run, or the destination of `export --into`: a folder or a URL such as "
+        "s3://bucket/prefix"
+    )
+    add("run", metavar="RUN-or-FOLDER", help=meaning)
+    meaning = "for a folder or URL: the run that its rows must come from"
+    add("--run", dest="made_by", type=Path, metavar="RUN", help=meaning)
+    meaning = (
+        "how many meta-chunks to search again and vectors to encode again (default: "
+        "100); all: every one, and tokenize every chunk with the reference tokenizer "
+        "(otherwise a sample in large runs)"
+    )
+    add("--sample", default="100", metavar="N", help=meaning)
+    add("--seed", type=int, default=0, help="seed of the sample (default: 0)")
+    add(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="processes that check in parallel (default: one per processor)",
+    )
+
+    add = command(
+        "list",
+        "inspect:list_command",
+        "List the variants of a run: settings, size and age",
+    ).add_argument
+    add("run", type=Path, metavar="RUN", help="a run directory")
+
+    sub = command(
+        "gc",
+        "inspect:gc_command",
+        "Clean up: delete files that no variant needs, after confirmation",
+    )
+    sub.add_argument("run", type=Path, metavar="RUN", help="a run directory")
+    add = sub.add_mutually_exclusive_group().add_argument
+    add(
+        "--keep",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="delete all variants but these",
+    )
+    add("--drop", nargs="+", default=[], metavar="NAME", help="delete these variants")
+    sub.add_argument("--yes", action="store_true", help="delete without confirmation")
+
+
+def _add_export(command: _Command) -> None:
     add = command(
         "export",
         "run:export",
@@ -432,113 +603,6 @@ def _add_recipes(command: _Command) -> None:
         "files"
     )
     add("--replace", action="store_true", help=meaning)
-
-
-def _add_views(command: _Command) -> None:
-    add = command(
-        "list",
-        "inspect:list_command",
-        "List the variants of a run: settings, size and age",
-    ).add_argument
-    add("run", type=Path, metavar="RUN", help="a run directory")
-
-    sub = command(
-        "gc",
-        "inspect:gc_command",
-        "Clean up: delete files that no variant needs, after confirmation",
-    )
-    sub.add_argument("run", type=Path, metavar="RUN", help="a run directory")
-    add = sub.add_mutually_exclusive_group().add_argument
-    add(
-        "--keep",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="delete all variants but these",
-    )
-    add("--drop", nargs="+", default=[], metavar="NAME", help="delete these variants")
-    sub.add_argument("--yes", action="store_true", help="delete without confirmation")
-
-    add = command(
-        "peek", "inspect:peek", "List the sequences of a run, or show one"
-    ).add_argument
-    add("run", type=Path, metavar="RUN", help=_RUN_HELP)
-    add("number", type=int, nargs="?", help="the sequence to show, counted from 0")
-    add(
-        "--first",
-        type=int,
-        default=100,
-        metavar="N",
-        help="sequences to list, 0 for all (default: 100)",
-    )
-    add("--text", action="store_true", help="print the text of the sequence")
-    add(
-        "--svg",
-        type=Path,
-        metavar="FILE",
-        help="draw the sequence, before and after, as .svg or .png",
-    )
-
-    add = command(
-        "stats",
-        "inspect:stats",
-        "Print the statistics of a run, with data-quality warnings",
-    ).add_argument
-    add("run", type=Path, metavar="RUN", help=_RUN_HELP)
-
-    sub = command(
-        "compare", "inspect:compare", "Compare runs and variants side by side"
-    )
-    sub.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS_HELP)
-    add = sub.add_mutually_exclusive_group().add_argument
-    add("--json", action="store_true", help="print JSON")
-    add("--csv", action="store_true", help="print CSV, one row per run")
-    add(
-        "--svg",
-        type=Path,
-        metavar="FILE",
-        help="draw one document as each of the runs lays it out",
-    )
-
-    add = command(
-        "report", "inspect:report", "Write an HTML report on one or more runs"
-    ).add_argument
-    add("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS_HELP)
-    meaning = (
-        "file to write (default: RUN/report.html, or ./report.html for several run "
-        "directories)"
-    )
-    add("-o", "--output", type=Path, metavar="FILE", help=meaning)
-
-    add = command(
-        "view",
-        "inspect:view",
-        "Browse, search and mark the sequences and documents of a run",
-    ).add_argument
-    add("run", type=Path, metavar="RUN", help=_RUN_HELP)
-    add(
-        "--port",
-        type=int,
-        default=0,
-        metavar="N",
-        help="port on 127.0.0.1 (default: any free port)",
-    )
-    add(
-        "--no-browser", action="store_true", help="do not open the address in a browser"
-    )
-    add(
-        "--export",
-        type=Path,
-        metavar="FOLDER",
-        help="write a static copy for any web host, and serve nothing",
-    )
-    add(
-        "--first",
-        type=int,
-        default=100,
-        metavar="N",
-        help="sequences in the static copy, 0 for all (default: 100)",
-    )
 
 
 def _add_train(command: _Command) -> None:
@@ -608,33 +672,7 @@ def _add_train(command: _Command) -> None:
     add("--force", action="store_true", help="overwrite an existing recipe")
 
 
-def _add_checks(command: _Command) -> None:
-    summary = (
-        "Verify a run or a delivered export with an independent implementation; exit "
-        "code 1 if a check fails"
-    )
-    add = command("verify", "inspect:verify", summary).add_argument
-    meaning = (
-        "a run, or the destination of `export --into`: a folder or a URL such as "
-        "s3://bucket/prefix"
-    )
-    add("run", metavar="RUN-or-FOLDER", help=meaning)
-    meaning = "for a folder or URL: the run that its rows must come from"
-    add("--run", dest="made_by", type=Path, metavar="RUN", help=meaning)
-    meaning = (
-        "how many meta-chunks to search again and vectors to encode again (default: "
-        "100); all: every one, and tokenize every chunk with the reference tokenizer "
-        "(otherwise a sample in large runs)"
-    )
-    add("--sample", default="100", metavar="N", help=meaning)
-    add("--seed", type=int, default=0, help="seed of the sample (default: 0)")
-    add(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="processes that check in parallel (default: one per processor)",
-    )
-
+def _add_installation(command: _Command) -> None:
     command(
         "doctor",
         "inspect:doctor",

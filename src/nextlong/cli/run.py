@@ -64,10 +64,7 @@ def run(args: Namespace) -> None:
     from nextlong.engine.executor import held_back
 
     _check_job(args)
-    overrides = list(args.overrides)
-    if args.name:
-        overrides.append(f"name={json.dumps(args.name)}")
-    recipe = Recipe.load(args.recipe, overrides=overrides)
+    recipe = Recipe.load(args.recipe, overrides=args.overrides)
     if args.before:
         _run_before(recipe, args)
         return
@@ -116,7 +113,7 @@ def _run_before(recipe: Recipe, args: Namespace) -> None:
 
     with pipeline.session(
         recipe,
-        reporter=reporter(stderr=args.json),
+        reporter=reporter(args),
         changed_inputs=args.changed_inputs or "refuse",
     ) as opened:
         needed = opened.run_before(args.before)
@@ -138,7 +135,7 @@ def _run_share(recipe: Recipe, args: Namespace) -> None:
             fix="for the third of 64 jobs use --tasks 3/64",
         )
     job = (int(match[1]), int(match[2]))
-    progress = reporter(stderr=args.json)
+    progress = reporter(args, lines="steps")
     with pipeline.session(recipe, reporter=progress, mode="together") as opened:
         ran, total = opened.run_share(step, job=job)
     message = f"{step} is already done; `nextlong run` resumes"
@@ -175,9 +172,7 @@ def run_recipe(
             f"and {name} from then on"
         )
         tables.say(message, console(stderr=True))
-    written = run(
-        recipe, reporter=reporter(stderr=args.json), changed_inputs=changed_inputs
-    )
+    written = run(recipe, reporter=reporter(args), changed_inputs=changed_inputs)
     (finished,) = written.runs
     if args.json:
         write_page.leave(finished)
@@ -212,7 +207,7 @@ def _variant(recipe: Recipe, finished: Run, opened_before: str | None) -> str:
             opens = f"{run_dir} still opens {opened_now}"
         hint = ""
         if not recipe.name and len(name) > variant_names.LONG_NAME:
-            hint = "; --name NAME gives it a shorter name"
+            hint = "; --set name=NAME gives it a shorter name"
         opened_as = finished.variant.named
         return f"{name}, opened as {opened_as}, because of --set; {opens}{hint}"
     others = finished.other_variants()
@@ -240,7 +235,7 @@ def sweep(args: Namespace) -> None:
     # Standard output is for the table, or for JSON.
     progress = console(stderr=True)
     grid.show_ahead(variants, progress)
-    ran = grid.run_variants(variants, reporter=reporter(stderr=True))
+    ran = grid.run_variants(variants, reporter=reporter(args, stderr=True))
     outcomes = []
     for number, variant in enumerate(variants, start=1):
         tables.say(f"{number} of {len(variants)} variants: {variant.name}", progress)
@@ -294,7 +289,7 @@ def export(args: Namespace) -> None:
         mixture=mixture,
         stale="replace" if args.replace else "refuse",
         short_tokens=args.short_tokens,
-        reporter=reporter(stderr=args.json),
+        reporter=reporter(args),
     )
     present(
         args,

@@ -163,6 +163,7 @@ def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     )
     return Step(
         name="chunk",
+        phase="read",
         version=2,
         config=settings.identity(),
         inputs=(ingest, keep),

@@ -124,6 +124,7 @@ def decontaminate_steps(
     read = partial(_evaluation_grams, files=files, ngram=settings.ngram)
     eval_ngrams = Step(
         name="eval_ngrams",
+        phase="read",
         version=1,
         config={"files": hashes, "ngram": settings.ngram},
         inputs=(),
@@ -143,6 +144,7 @@ def decontaminate_steps(
 
     decontaminate = Step(
         name="decontaminate",
+        phase="read",
         version=3,
         config={},
         inputs=(ingest, chunk, eval_ngrams),

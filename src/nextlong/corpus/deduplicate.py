@@ -105,6 +105,7 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
     bands = PERMUTATIONS // width
     minhash = Step(
         name="minhash",
+        phase="read",
         version=2,
         config={"width": width},
         inputs=(ingest, select),
@@ -137,6 +138,7 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
 
     pairs = Step(
         name="similar_pairs",
+        phase="read",
         version=2,
         config={"threshold": threshold},
         inputs=(ingest, minhash),
@@ -156,6 +158,7 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
 
     clusters = Step(
         name="near_duplicates",
+        phase="read",
         version=3,
         config={},
         inputs=(ingest, select, pairs),

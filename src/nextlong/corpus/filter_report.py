@@ -136,6 +136,7 @@ def filter_report_step(
     )
     return Step(
         name="filter_report",
+        phase="read",
         version=6,
         config={},
         inputs=(ingest, select, *reads),

@@ -125,6 +125,7 @@ def ingest_step(
         config["sources"].append(_source_config(source, source_files, exclusion))
     return Step(
         name="ingest",
+        phase="read",
         version=8,
         config=config,
         inputs=tuple(line_counts),

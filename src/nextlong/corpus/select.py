@@ -112,6 +112,7 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
     is_sampled = any(_is_sampled(source) for source in sources)
     return Step(
         name="select",
+        phase="read",
         version=2,
         config={"sources": caps, "seed": seed if is_sampled else None},
         inputs=(ingest,),

@@ -336,6 +336,7 @@ def line_counts_steps(splits: Splits) -> list[Step]:
     tasks = [partial(_count_lines, part=part) for part in parts]
     step = Step(
         name="line_counts",
+        phase="read",
         version=1,
         config={"parts": config},
         inputs=(),

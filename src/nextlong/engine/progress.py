@@ -1,6 +1,7 @@
 """Progress: show how far steps are, as bars in a terminal or lines in a log.
 
-The runner calls a `Reporter`; `titles` describe the steps by name.
+The runner calls a `Reporter`; `titles` describe the steps by name. Here is one line for
+each step; `engine/phases.py` shows whole phases.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -24,7 +26,10 @@ from rich.text import Text
 
 from nextlong.text import HANGING, wrapped
 
-_Advance = Callable[[float], None]
+if TYPE_CHECKING:
+    from nextlong.engine.step import Artifact, Step
+
+Advance = Callable[[float], None]
 _LINE_EVERY_S = 30.0
 
 
@@ -55,6 +60,14 @@ class Reporter:
 
     mark = ""  # precedes finished steps
 
+    @contextmanager
+    def route(self, steps: Sequence[Step]) -> Iterator[None]:  # noqa: ARG002
+        """Learn which steps are about to run or to be reused, before the first."""
+        yield
+
+    def finished(self, step: Step, done: Artifact) -> None:
+        """Learn that a step of the route has run or is reused."""
+
     def kept(self, labels: Sequence[str]) -> None:
         """Show which steps are reused."""
         self.tell(f"{self.mark}reused: {', '.join(labels)}")
@@ -63,7 +76,7 @@ class Reporter:
         """Show a message about the run."""
 
     @contextmanager
-    def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:  # noqa: ARG002
+    def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:  # noqa: ARG002
         """Yield a function to call with the seconds of each finished task."""
         yield Clock().advance
 
@@ -84,7 +97,16 @@ class Lines(Reporter):
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
-    def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
+    def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
+        with self._timed(label, done=done, total=total) as clock:
+            yield clock.advance
+        title = self._titles.get(label)
+        name = f"{label} ({title})" if title else label
+        self._print(f"{name}: done in {clock.spent():.1f} s")
+
+    @contextmanager
+    def _timed(self, label: str, *, done: int, total: int) -> Iterator[Clock]:
+        """Yield the clock of a step, and print a line every 30 seconds."""
         clock = Clock()
         ended = threading.Event()
         if done:
@@ -97,13 +119,10 @@ class Lines(Reporter):
         printing = threading.Thread(target=print_progress, daemon=True)
         printing.start()
         try:
-            yield clock.advance
+            yield clock
         finally:
             ended.set()
             printing.join()
-        title = self._titles.get(label)
-        name = f"{label} ({title})" if title else label
-        self._print(f"{name}: done in {clock.spent():.1f} s")
 
     def _print(self, text: str) -> None:
         self._console.print(text, highlight=False)
@@ -132,9 +151,9 @@ class _Bars(Lines):
         self._live = Progress(
             TextColumn("  {task.description:<17}"),
             BarColumn(bar_width=32),
-            _Count(),
+            CountColumn(),
             TimeElapsedColumn(),
-            _Left(),
+            LeftColumn(),
             console=console,
             transient=True,
         )
@@ -144,7 +163,7 @@ class _Bars(Lines):
         super().tell("\n".join(lines))
 
     @contextmanager
-    def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
+    def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
         """Show a bar with rate and time left, and print one line at the end.
 
         For a single task the bar is indeterminate.
@@ -174,7 +193,7 @@ class _Bars(Lines):
         self._print(f"[green]✓[/] {label:<17} {seconds}  [dim]{title}[/]")
 
 
-class _Count(ProgressColumn):
+class CountColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         if task.total is None:
             return Text("")
@@ -182,7 +201,7 @@ class _Count(ProgressColumn):
         return Text(f"{task.completed:.0f}/{task.total:.0f}").append(rate, "dim")
 
 
-class _Left(TimeRemainingColumn):
+class LeftColumn(TimeRemainingColumn):
     def render(self, task: Task) -> Text:
         if task.total is None:
             return Text("")

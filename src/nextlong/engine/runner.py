@@ -60,8 +60,10 @@ def run_steps(
         place: step for place, step in numbered if only is None or step.name in only
     }
     names = [step.name for step in waiting.values()]
-    route = _Route(waiting, finished, run_dir, executor, reporter or Reporter())
-    with store.explained(run_dir), route.endings:
+    told = reporter or Reporter()
+    route = _Route(waiting, finished, run_dir, executor, told)
+    to_do = list(waiting.values())
+    with store.explained(run_dir), told.route(to_do), route.endings:
         while route.waiting or route.running:
             route.start_ready()
             ended = route.finish_ended()
@@ -128,6 +130,7 @@ class _Route:
             step.check(done)
         self._finished[step.name] = done
         self._unfinished.discard(step.name)
+        self._reporter.finished(step, done)
 
     def finish_ended(self) -> bool:
         """Finish the steps that have no task left; return whether there were any."""

@@ -95,6 +95,7 @@ class Step:
     finished step. Every task returns a `result`, which the manifest stores and readers
     get back. `resources` are those of each task. `sizes` are the relative sizes of the
     tasks, if they differ: large tasks start first, so that none runs alone at the end.
+    Progress shows the steps of one `phase` together; a step without one is shown alone.
     """
 
     name: str
@@ -107,6 +108,7 @@ class Step:
     resources: Resources = field(default=Resources(), compare=False)
     sizes: Sequence[float] | None = field(default=None, compare=False)
     known_fingerprint: str | None = None
+    phase: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, done: Artifact) -> Step:

@@ -124,6 +124,7 @@ def export_steps(
     }
     rows = Step(
         name="rows",
+        phase="write",
         version=2,
         config=config,
         inputs=tuple(read),
@@ -308,6 +309,7 @@ def _format_step(
 
     return Step(
         name=step_name(name, split),
+        phase="write",
         version=5,
         config=config,
         inputs=(rows, *read),

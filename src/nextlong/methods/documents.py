@@ -193,6 +193,7 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer: Step) ->
 
     return Step(
         name="lengths",
+        phase="read",
         version=VERSIONS["lengths"],
         config={"engine": engine},
         inputs=(ingest, chunk, tokenizer),
@@ -265,6 +266,7 @@ def _draft_step(
 
     return Step(
         name="draft",
+        phase="compose",
         version=5,
         config=config,
         inputs=(*needed, tokenizer),

@@ -285,6 +285,7 @@ def _draft_step(
 
     return Step(
         name="draft",
+        phase="compose",
         version=7,
         config=config,
         inputs=tuple(inputs),

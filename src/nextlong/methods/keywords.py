@@ -110,6 +110,7 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
         config["files"] = store.hash_folder(model_folder)
     return Step(
         name="keywords",
+        phase="search",
         version=3,
         config=config,
         inputs=(ingest, chunk),

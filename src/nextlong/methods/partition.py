@@ -232,6 +232,7 @@ def partition_steps(
     }
     clusters = Step(
         name="clusters",
+        phase="search",
         version=1,
         config=config,
         inputs=(documents, vectors),
@@ -240,6 +241,7 @@ def partition_steps(
     )
     partition = Step(
         name="partition",
+        phase="search",
         version=1,
         config={},
         inputs=(documents, vectors, clusters),

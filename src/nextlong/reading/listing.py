@@ -661,7 +661,7 @@ def check_documents(
         raise RunError(
             where=f"ingest.sources[0].path={sources[0].path!r}",
             problem=f"run_dir={run_dir} has runs of other documents ({min(known)!r})",
-            fix="choose another run_dir, or name the new variant (--name NAME)",
+            fix="choose another run_dir, or name the new variant (--set name=NAME)",
         )
 
 

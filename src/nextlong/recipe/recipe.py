@@ -21,6 +21,7 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 import yaml
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     Field,
     PrivateAttr,
     ValidationError,
@@ -48,7 +49,12 @@ from nextlong.text import Json
 
 _OVERRIDES_FIX: Final = 'give a list such as ["compose.target_tokens=65536"]'
 # Valid in a file name and in RUN@name.
-_VariantName = Annotated[str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)]
+# A name such as 2 is a number in YAML.
+_VariantName = Annotated[
+    str,
+    BeforeValidator(lambda name: str(name) if type(name) is int else name),
+    Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120),
+]
 _SectionT = TypeVar("_SectionT", bound=Section)
 
 
@@ -456,28 +462,58 @@ _SHOWN = frozenset((
 ))  # fmt: skip
 
 
+# The other keys of a complete recipe, by the phase of a run that reads them.
+_GROUPS: Final[Mapping[str, Sequence[str]]] = {
+    "the run": ("name", "seed", "workers", "executor", "ray"),
+    "read": ("ingest", "chunk", "decontaminate", "tokenizer"),
+    "encode": ("encoder",),
+    "search": ("search", "mine", "documents"),
+    "compose": ("compose", *METHODS.built_in),
+    "write": ("export",),
+}
+_REST: Final = """\
+The other keys, each with its default. To set one, write it without "# " into its
+section above; a section that is not there may be added."""
+
+
 def commented(
     recipe: Recipe, *, heading: str, include: Literal["all", "important"] = "all"
 ) -> str:
     """Return the recipe as YAML with a comment for each key.
 
-    `Recipe.load` reads it back to an equal recipe. Of keys that are not important, a
-    recipe of "important" ones has those that differ from their default.
+    `Recipe.load` reads it back to an equal recipe. The important keys come first, and
+    those that differ from their default; with "all", the others follow as comments, in
+    groups.
     """
-    commenter = _Commenter(include)
-    if include == "important":
-        return _headed(heading, commenter.lines(recipe, dict(recipe)))
+    lines = _Commenter("important").lines(recipe, dict(recipe))
+    if include == "all":
+        lines += ["", *(f"# {line}" for line in _REST.splitlines())]
+        for group, rest in _rest(recipe).items():
+            lines += ["", f"# == {group} ==", *(f"# {line}".rstrip() for line in rest)]
+    return _headed(heading, lines)
+
+
+def _rest(recipe: Recipe) -> dict[str, list[str]]:
+    """Return the lines of the keys that a short recipe leaves out, by group."""
     values: Json = {name: getattr(recipe, name) for name in type(recipe).model_fields}
-    # The options of all built-in encoders and methods, the latter before `export`.
+    # The options of all built-in encoders and methods.
     encoder = encoder_with(tuple(ENCODERS.built_in))
     values["encoder"] = encoder.model_validate(recipe.encoder.model_dump(mode="json"))
-    export = values.pop("export")
     for name in METHODS.built_in:
         options = options_class(METHODS, name)
         if options.model_fields:
             values[name] = values.get(name, options())
-    values["export"] = export
-    return _headed(heading, commenter.lines(recipe, values))
+    group_of: dict[str, str] = {}
+    for group, sections in _GROUPS.items():
+        group_of |= dict.fromkeys(sections, group)
+    grouped: dict[str, Json] = {group: {} for group in _GROUPS}
+    for name, value in values.items():
+        # The options of a plug-in's method.
+        grouped[group_of.get(name, "compose")][name] = value
+    commenter = _Commenter("rest")
+    return {
+        group: commenter.lines(recipe, of_group) for group, of_group in grouped.items()
+    }
 
 
 def commented_sections(
@@ -508,7 +544,7 @@ class _Commenter:
     sources: what stands before a description, by dotted key
     """
 
-    include: Literal["all", "important"]
+    include: Literal["all", "important", "rest"]
     sources: Mapping[str, str] = field(default_factory=dict)
 
     def lines(
@@ -538,7 +574,8 @@ class _Commenter:
             elif _is_list_of_sections(value):
                 shown = comment if self.include == "all" else ""
                 lines.append(_beside(f"{indent}{key}:", shown))
-                for index, item in enumerate(value):
+                items = value[:1] if self.include == "rest" else value
+                for index, item in enumerate(items):
                     # In a short recipe, only the first item has comments.
                     first, *others = self.lines(
                         item,
@@ -557,17 +594,19 @@ class _Commenter:
     ) -> list[str]:
         """Return the lines of a nested section; none if it is short and has no keys."""
         below = self.lines(section, dict(section), above=f"{dotted}.", depth=depth + 1)
-        if not below and self.include == "important":
+        if not below and self.include != "all":
             return []
-        summary = _summary(section) if self.include == "all" else ""
+        summary = "" if self.include == "important" else _summary(section)
         heading = _beside(f"{'  ' * depth}{key}:", summary)
-        blank = [""] if depth == 0 else []
+        blank = [""] if depth == 0 and self.include != "rest" else []
         return [*blank, heading, *below]
 
     def _is_shown(self, dotted: str, value: Any, field_info: FieldInfo | None) -> bool:
-        if self.include == "all" or dotted in _SHOWN:
+        if self.include == "all":
             return True
-        return field_info is not None and value != field_info.get_default()
+        is_changed = field_info is not None and value != field_info.get_default()
+        is_important = dotted in _SHOWN or is_changed
+        return is_important == (self.include == "important")
 
 
 def _summary(section: BaseModel) -> str:

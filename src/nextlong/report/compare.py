@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -25,6 +26,26 @@ _NONE: Final = "–"
 # Cards of which a terminal has room for the histogram, too.
 _WITH_BINS: Final = ("exposure", "reuse")
 _RANKS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
+# The numbers of one screen: name, path in the statistics, and form. With a title, its
+# last line and a few warnings they fit into 24 lines.
+_SCREEN: Final = (
+    ("method", "setting.method", "{}"),
+    ("negatives", "setting.negatives", "{}"),
+    ("encoder", "setting.encoder", "{}"),
+    ("documents in the corpus", "yields.documents", "{:,}"),
+    ("documents that can be extended", "yields.eligible", "{:,}"),
+    ("documents used", "documents.distinct", "{:,}"),
+    ("drafts that were dropped", "yields.dropped", "{:,}"),
+    ("tokens in total", "tokens.total", "{:,}"),
+    ("tokens of the meta-documents", "tokens.meta_share", "{:.1%}"),
+    ("meta-chunks per sequence", "meta_chunks.per_sequence.p50", "{:,.1f} (median)"),
+    ("tokens after the last", "meta_chunks.after_last.share", "{:.1%}"),
+    ("distance to the next chunk", "distance_tokens.p50", "{:,.0f} tokens (median)"),
+    ("cosine", "similarity.cosine.mean", "{:.2f} (mean)"),
+    ("cosine of random pairs", "similarity.random.mean", "{:.2f} (mean)"),
+    ("uses of a chunk", "chunks.reuse.mean", "{:.1f} (mean), {max} at most"),
+    ("near-duplicates filtered out", "near_duplicates.chunks", "{:,}"),
+)
 
 
 def row(stats: Stats) -> Json:
@@ -139,7 +160,7 @@ def _spoken(key: str) -> str:
 
 
 def show_one(stats: Stats, console: Console) -> None:
-    """Print one data set."""
+    """Print all statistics of one data set."""
     numbers = cells.Numbers([stats.as_json()], [""])
     sequences = counted(stats.sequences, "sequence")
     title = f"{sequences} of {stats.setting.target_tokens:,} tokens in {stats.run}"
@@ -152,11 +173,35 @@ def show_one(stats: Stats, console: Console) -> None:
     left_out = _left_out(stats)
     if left_out:
         tables.show_pairs("Filtered out of the corpus", left_out, console)
+    warnings = _warnings(stats)
+    if warnings:
+        tables.show_pairs("Data-quality warnings", warnings, console)
+
+
+def show_screen(stats: Stats, console: Console) -> None:
+    """Print the numbers of one data set that fit on a screen, and its warnings."""
+    plain = stats.as_json()
+    plain["yields"]["dropped"] = sum(stats.yields.dropped.values())
+    numbers = cells.Numbers([plain], [""])
+    rows = [
+        numbers.row(name, *path.split("."), form=form) for name, path, form in _SCREEN
+    ]
+    sequences = counted(stats.sequences, "sequence")
+    title = f"{sequences} of {stats.setting.target_tokens:,} tokens in {stats.run}"
+    tables.show_pairs(title, _pairs(cells.filled(rows)), console)
+    warnings = _warnings(stats)
+    if warnings:
+        tables.show_pairs("Data-quality warnings", warnings, console)
+    else:
+        tables.say("all data-quality checks passed", console)
+    tables.say(f"nextlong stats {shlex.quote(stats.run)} --all prints all", console)
+
+
+def _warnings(stats: Stats) -> list[tuple[str, str]]:
     warnings = [(warning.name, warning.message) for warning in stats.warnings]
     if stats.control:
         warnings.insert(0, ("only as a control", stats.control))
-    if warnings:
-        tables.show_pairs("Data-quality warnings", warnings, console)
+    return warnings
 
 
 def _show_card(card: cards.Card, console: Console) -> None:

@@ -285,6 +285,7 @@ def encoder_step(
     model = f"{encoder.section}:" if is_local else encoder.model
     return Step(
         name="encoder",
+        phase="encode",
         version=kind.version,
         config={"model": model} | encoder.options.identity() | depends_on,
         inputs=(ingest, chunk),
@@ -332,6 +333,7 @@ def embed_step(
 
     return Step(
         name="embed",
+        phase="encode",
         version=3 if kind.embeds == "slices" else 1,
         config={},
         inputs=inputs,
@@ -382,6 +384,7 @@ def document_vectors_step(
     )
     return Step(
         name="document_vectors",
+        phase="encode",
         version=2,
         config={"of": vector},
         inputs=(chunk, embed),

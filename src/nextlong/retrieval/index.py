@@ -320,6 +320,7 @@ def index_steps(
         inputs = (vectors, queries)
     index = Step(
         name="index",
+        phase="search",
         version=3,
         config=config,
         inputs=inputs,
@@ -328,6 +329,7 @@ def index_steps(
     )
     shards = Step(
         name="index_shards",
+        phase="search",
         version=1,
         config={},
         inputs=(vectors, index),
@@ -335,6 +337,7 @@ def index_steps(
     )
     tune = Step(
         name="tune",
+        phase="search",
         version=3,
         config={
             "recall": search.recall,

@@ -413,6 +413,7 @@ def mine_steps(
     if search.index in (AUTO, EXACT):
         least_scores = Step(
             name="least_scores",
+            phase="search",
             version=2,
             config=config,
             inputs=inputs,
@@ -420,6 +421,7 @@ def mine_steps(
         )
         scan = Step(
             name="scan",
+            phase="search",
             version=1,
             config=config,
             inputs=(*inputs, least_scores),
@@ -430,6 +432,7 @@ def mine_steps(
         scanning = [least_scores, scan]
     mine = Step(
         name=name,
+        phase="search",
         version=5,
         config=config,
         inputs=(*inputs, *scanning),

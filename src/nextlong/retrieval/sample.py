@@ -368,6 +368,7 @@ def meta_documents_step(
 
     return Step(
         name="meta_documents",
+        phase="search",
         version=1,
         config=config,
         inputs=inputs,
@@ -412,6 +413,7 @@ def documents_step(
 
     return Step(
         name="documents",
+        phase="read",
         version=2,
         config=config,
         inputs=(ingest, chunk),

@@ -400,6 +400,7 @@ def shortlist_steps(
 
     words = Step(
         name="shortlist_words",
+        phase="search",
         version=2,
         config={"seed": seed},
         inputs=(ingest, chunk),
@@ -414,6 +415,7 @@ def shortlist_steps(
     inputs = (ingest, chunk, meta_documents, words)
     queries = Step(
         name="shortlist_queries",
+        phase="search",
         version=3,
         config=choice,
         inputs=inputs,
@@ -421,6 +423,7 @@ def shortlist_steps(
     )
     shortlist = Step(
         name="shortlist",
+        phase="search",
         version=2,
         config={"seed": seed},
         inputs=(*inputs, queries),

@@ -30,9 +30,9 @@ from tokenizers import Tokenizer
 
 from nextlong import arguments
 from nextlong.engine import store
-from nextlong.engine.progress import Reporter, reporter_for
+from nextlong.engine.phases import phases_for
+from nextlong.engine.progress import Reporter
 from nextlong.errors import ArgumentError, CorpusError, NextlongError, RecipeError
-from nextlong.pipeline import STEP_TITLES
 from nextlong.reading.choose_columns import ColumnChoice, choose_columns
 from nextlong.reading.document_text import document_text, value_at
 from nextlong.reading.records import RejectKind
@@ -40,6 +40,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe import Tokenizer as TokenizerSection
 from nextlong.recipe.keys import TYPICAL_CHARS_PER_TOKEN
 from nextlong.runs import export
+from nextlong.runs.phases import PHASES
 from nextlong.runs.run import Run
 from nextlong.sequences.shortfall import why_fewer
 from nextlong.sequences.tokenizer import (
@@ -123,7 +124,7 @@ def synthesize(
         )
     # A notebook's kernel asks for colours, but shows what a bar has overwritten.
     console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
-    reporter = reporter_for(console, STEP_TITLES) if progress else Reporter()
+    reporter = phases_for(console, PHASES) if progress else Reporter()
     rows = _rows(texts)
     columns = _columns(rows, text=text, id=id, tell=reporter.tell)
     path, chars = _written(rows, columns, parent=parent)

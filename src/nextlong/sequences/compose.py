@@ -517,6 +517,7 @@ def compose_step(
 
     return Step(
         name="compose",
+        phase="compose",
         version=8,
         config=config,
         inputs=tuple(inputs),

@@ -333,6 +333,7 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
 
     return Step(
         name="referenced_chunks",
+        phase="compose",
         version=1,
         config={"limit": limit},
         inputs=(chunk, draft),
@@ -421,6 +422,7 @@ def tokens_step(
 
     return Step(
         name="tokens",
+        phase="compose",
         version=VERSIONS["tokens"],
         config=config,
         inputs=(ingest, chunk, tokenizer, referenced),

@@ -136,6 +136,7 @@ def tokenizer_step(
 
     return Step(
         name="tokenizer",
+        phase="read",
         version=5,
         config=config,
         inputs=(ingest, chunk),

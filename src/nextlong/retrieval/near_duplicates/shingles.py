@@ -493,7 +493,12 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
         chunks=(chunk, ChunkFiles.chunks),
     )
     return Step(
-        name="shingles", version=3, config={}, inputs=(ingest, chunk), tasks=tasks
+        name="shingles",
+        phase="search",
+        version=3,
+        config={},
+        inputs=(ingest, chunk),
+        tasks=tasks,
     )
 
 
@@ -518,6 +523,7 @@ def weights_step(ingest: Step, chunk: Step, shingles: Step, *, seed: int) -> Ste
 
     return Step(
         name="weights",
+        phase="search",
         version=3,
         config={"sampled_chars": SAMPLED_CHARS, "seed": seed},
         inputs=(ingest, chunk, shingles),

@@ -52,6 +52,7 @@ def statistics_step(run: Run) -> Step:
         inputs.append(Step.of(run.steps["embed"]))
     return Step(
         name=STATISTICS,
+        phase="measure",
         version=15,
         config={"sequences": run.recipe.compose.sequences},
         inputs=tuple(inputs),
