@@ -11,6 +11,7 @@ from nextlong.engine.local import LocalExecutor
 from nextlong.errors import RunError
 from nextlong.plugins import FORMATS, METHODS
 from nextlong.reading.listing import input_files
+from nextlong.runs.phases import PHASES
 
 EVERY = pytest.mark.parametrize("method", METHODS.built_in)
 FILTERS = ("ingest.dedup=minhash", "decontaminate=[{}]")
@@ -31,6 +32,7 @@ def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
         assert {one.name for one in step.inputs} <= set(names[:place]), step.name
     assert names[:2] == ["ingest", "select"]
     assert {*names} <= {*pipeline.STEP_TITLES, *FORMATS.names()}
+    assert {step.phase for step in steps} <= {*PHASES}
     # What was cleaned is what every later step sees, the tokenizer's training, too.
     assert {
         step.name for step in steps if "chunk" in {one.name for one in step.inputs}

@@ -403,6 +403,7 @@ def _add_recipes(command: _Command) -> None:
         help="write JSON to FILE, or print it",
     )
 
+
 def _add_views(command: _Command) -> None:
     add = command(
         "peek", "inspect:peek", "List the sequences of a run, or show one"

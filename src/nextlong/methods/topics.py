@@ -214,6 +214,7 @@ def topic_steps(
 
     words = Step(
         name="topic_words",
+        phase="search",
         version=1,
         config={},
         inputs=(ingest, chunk, topics),
@@ -222,6 +223,7 @@ def topic_steps(
     )
     hits = Step(
         name="topic_hits",
+        phase="search",
         version=1,
         config={"hits": options.hits},
         inputs=(ingest, chunk, topics, words),
@@ -255,6 +257,7 @@ def _finding_steps(
 
     topics = Step(
         name="topics",
+        phase="search",
         version=1,
         config=config | {"seed": recipe.seed},
         inputs=(ingest, chunk, encoder),
@@ -286,6 +289,7 @@ def _topics_of_file(method: str, path: Path) -> Step:
     digest = hashlib.blake2b("\n".join(topics).encode(), digest_size=16)
     return Step(
         name="topics",
+        phase="search",
         version=1,
         config={"topics": digest.hexdigest()},
         inputs=(),

@@ -10,6 +10,7 @@ from nextlong.engine.phases import Outcomes
 from nextlong.engine.step import Artifact
 from nextlong.export.arrange import RowsResult
 from nextlong.methods.keywords import KeywordsResult
+from nextlong.methods.topics import TopicsResult
 from nextlong.retrieval.embed import EmbedResult
 from nextlong.retrieval.shortlist import MineResult
 from nextlong.runs.statistics import measure
@@ -42,6 +43,10 @@ def _keywords(done: Artifact) -> str:
     return f"keywords of {counted(documents, 'document')}"
 
 
+def _topics(done: Artifact) -> str:
+    return counted(done.result(TopicsResult).topics, "topic")
+
+
 def _composed(done: Artifact) -> str:
     # A few more than requested may be composed.
     sequences = sum(part.sequences for part in done.results(ComposeResult))
@@ -63,7 +68,12 @@ def _measured(done: Artifact) -> str:
 PHASES: Final[Mapping[str, Outcomes]] = {
     "read": {"chunk": _chunked},
     "encode": {"embed": _embedded},
-    "search": {"mine": _mined, "neighbours": _neighbours, "keywords": _keywords},
+    "search": {
+        "mine": _mined,
+        "neighbours": _neighbours,
+        "keywords": _keywords,
+        "topics": _topics,
+    },
     "compose": {"compose": _composed},
     "write": {"rows": _arranged},
     "measure": {measure.STATISTICS: _measured},
