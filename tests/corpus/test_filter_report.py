@@ -155,7 +155,7 @@ def test_examples_over_a_cap_are_none_that_were_kept(run):
 
 def test_stats_show_them_and_the_record_holds_the_same(run, capfd):
     capfd.readouterr()
-    assert cli_main.main(["stats", str(run.path)]) == 0
+    assert cli_main.main(["stats", str(run.path), "--all"]) == 0
     out = capfd.readouterr().out
     assert "1 document: exact duplicate of another document" in out
     assert "copy · equals d3" in out
