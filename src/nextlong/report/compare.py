@@ -31,6 +31,7 @@ _RANKS: Final = (1, 2, 5, 10, 20, 50, 100, 200)
 _SCREEN: Final = (
     ("method", "setting.method", "{}"),
     ("negatives", "setting.negatives", "{}"),
+    ("queries", "setting.queries", "{}"),
     ("encoder", "setting.encoder", "{}"),
     ("documents in the corpus", "yields.documents", "{:,}"),
     ("documents that can be extended", "yields.eligible", "{:,}"),
