@@ -90,13 +90,13 @@ def named(recipe_for, tmp_path):
 
 def test_the_first_is_base_and_others_say_what_differs(named):
     assert named() == "base"
-    assert named("chunk.max_chars=512") == "max_chars=512"
+    assert named("chunk.max_chars=512") == "max_chars-512"
     assert (
         named("export.formats=[torchtitan]", "compose.position=tail")
-        == "position=tail,formats=torchtitan"
+        == "position-tail-formats-torchtitan"
     )
-    assert named("export.formats=[mds,arrow]") == "formats=mds+arrow"
-    assert named("mine.near_duplicates=null") == "near_duplicates=null"
+    assert named("export.formats=[mds,arrow]") == "formats-mds+arrow"
+    assert named("mine.near_duplicates=null") == "near_duplicates-null"
 
 
 def test_the_same_settings_are_the_same_variant_whatever_ran_between(named, tmp_path):
@@ -122,11 +122,11 @@ def test_how_to_work_is_no_setting(named):
 
 def test_keys_with_one_ending_are_whole_and_names_stay_unique(named):
     named()
-    assert named("compose.seed=1", "seed=1") == "seed=1,compose.seed=1"
-    assert named("compose.separator='/ '") == "separator=-"
-    assert named("compose.separator='* '") == "compose.separator=-"
-    assert named("compose.separator='% '") == "compose.separator=--2"
-    assert named("compose.separator='* '") == "compose.separator=-"
+    assert named("compose.seed=1", "seed=1") == "seed-1-compose.seed-1"
+    assert named("compose.separator='/ '") == "separator"
+    assert named("compose.separator='* '") == "separator-2"
+    assert named("compose.separator='% '") == "separator-3"
+    assert named("compose.separator='* '") == "separator-2"
 
 
 def test_a_name_that_was_given_is_the_name(named, tmp_path):
@@ -156,20 +156,20 @@ def test_a_variant_is_named_by_the_keys_that_were_set(recipe_for, tmp_path):
     def name(*overrides):
         return finish(Recipe.load(path, overrides=overrides), run_dir)
 
-    assert name("chunk.max_chars=512") == "max_chars=512"
+    assert name("chunk.max_chars=512") == "max_chars-512"
     assert variant_records.current(run_dir) is None
-    assert name("compose.method=knn") == "method=knn"
-    assert name("workers=3", "chunk={max_chars: 700}") == "max_chars=700"
+    assert name("compose.method=knn") == "knn"
+    assert name("workers=3", "chunk={max_chars: 700}") == "max_chars-700"
     assert name("workers=3") == name() == "base"
     assert variant_records.current(run_dir) == "base"
     path.write_text(path.read_text().replace("max_chars: 256", "max_chars: 512"))
     assert (name(), variant_records.current(run_dir)) == (
-        "max_chars=512",
-        "max_chars=512",
+        "max_chars-512",
+        "max_chars-512",
     )
-    assert name("seed=1") == "seed=1"
+    assert name("seed=1") == "seed-1"
     path.write_text(path.read_text().replace("max_chars: 512", "max_chars: 900"))
-    assert name("seed=1") == "seed=1-2"
+    assert name("seed=1") == "seed-1-2"
 
 
 @given(
@@ -182,7 +182,7 @@ def test_a_variant_is_named_by_the_keys_that_were_set(recipe_for, tmp_path):
 def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
     name = variant_names.name_of(settings)
     assert re.fullmatch(r"[\w+=,][\w.+=,-]*", name)
-    assert len(name) <= 120
+    assert len(name) <= 60
 
 
 def test_a_path_is_named_by_its_last_part():
@@ -190,10 +190,25 @@ def test_a_path_is_named_by_its_last_part():
         "ingest.sources.0.path": "/data/books/more.jsonl",
         "encoder.model": "static:minishlab/potion",
     }
-    assert (
-        variant_names.name_of(settings)
-        == "path=more.jsonl,model=static-minishlab-potion"
-    )
+    assert variant_names.name_of(settings) == "static-minishlab-potion-path-more.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [
+        ({"compose.target_tokens": 65536, "compose.method": "knn"}, "knn-64k"),
+        ({"compose.target_tokens": 500}, "500-tokens"),
+        ({"compose.negatives": "tail"}, "tail"),
+        # Another key has this value, too.
+        ({"compose.position": "tail"}, "position-tail"),
+        ({"seed": 1, "compose.seed": 2}, "seed-1-compose.seed-2"),
+        ({"compose.max_uses": None}, "max_uses-null"),
+        ({"export.formats": ["mds", "olmo"]}, "formats-mds+olmo"),
+        ({}, "base"),
+    ],
+)
+def test_a_name_says_what_differs_in_the_words_of_the_values(settings, name):
+    assert variant_names.name_of(settings) == name
 
 
 @pytest.mark.parametrize("name", ["thesis/one.tex", "notes.txt", "data/a.jsonl"])

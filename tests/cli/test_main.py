@@ -367,7 +367,7 @@ def test_run_sets_keys(call, folder, own_run):
     )
     assert code == 0
     assert "2 of exactly 512 tokens" in out
-    assert len(nextlong.open(f"{own_run}@sequences=2")) == 2
+    assert len(nextlong.open(f"{own_run}@sequences-2")) == 2
 
 
 def test_run_says_why_there_are_fewer_sequences(call, folder, own_run):
@@ -484,10 +484,7 @@ def test_a_sequence_of_whole_documents_is_drawn_too(call, folder, tmp_path):
     sets = ["--set", f"run_dir={tmp_path}/run", "--set", "compose.method=standard"]
     assert call("run", folder / "r.yaml", *sets)[0] == 0
     assert (
-        call("peek", f"{tmp_path}/run@method=standard", 0, "--svg", tmp_path / "x.svg")[
-            0
-        ]
-        == 0
+        call("peek", f"{tmp_path}/run@standard", 0, "--svg", tmp_path / "x.svg")[0] == 0
     )
     assert "other documents" in (tmp_path / "x.svg").read_text()
 

@@ -20,7 +20,7 @@ from nextlong.runs import export as runs_export
 from nextlong.runs.variants import VARIANTS_META, list_variants
 from nextlong.verify.checks import verify
 
-NAMES = ["base", "formats=torchtitan", "short"]
+NAMES = ["base", "formats-torchtitan", "short"]
 
 
 @pytest.fixture(scope="module")
@@ -205,9 +205,9 @@ def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_varia
     told = call("run", recipe, "--set", "compose.sequences=3")[1]
     facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
     assert facts["variant"].strip() == (
-        f"sequences=3, opened as {own}@sequences=3, because of --set; {own} still opens base"
+        f"sequences-3, opened as {own}@sequences-3, because of --set; {own} still opens base"
     )
-    assert facts["inspect"].strip() == f"nextlong peek {own}@sequences=3"
+    assert facts["inspect"].strip() == f"nextlong peek {own}@sequences-3"
     assert variant_records.find(own) == before
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
     for command, shown in (
@@ -216,7 +216,7 @@ def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_varia
         ("export", "4 rows"),
     ):
         assert shown in call(command, own)[1]
-    assert (len(nextlong.open(own)), len(nextlong.open(f"{own}@sequences=3"))) == (4, 3)
+    assert (len(nextlong.open(own)), len(nextlong.open(f"{own}@sequences-3"))) == (4, 3)
 
 
 @pytest.mark.heavy  # a page needs matplotlib
@@ -243,10 +243,7 @@ def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told
         recipe.read_text().replace("target_tokens: 1024", "target_tokens: 768")
     )
     told = " ".join(call("run", recipe)[1].split())
-    assert (
-        f"variant: target_tokens=768, which {own} now opens; {own}@base opens the"
-        in told
-    )
+    assert f"variant: 768-tokens, which {own} now opens; {own}@base opens the" in told
     assert nextlong.open(own).recipe.compose.target_tokens == 768
 
 
@@ -279,7 +276,7 @@ def test_the_only_variant_is_opened_by_run_dir_though_made_with_set(
     run, path = started(tmp_path / "run"), tmp_path / "r.yaml"
     path.write_text(few_recipe(run, "compose.method=standard").dump())
     told = call("run", path, "--set", "compose.target_tokens=512", "--set", "seed=1")[1]
-    name = "target_tokens=512,seed=1"
+    name = "512-tokens-seed-1"
     assert (
         f"{name}, opened as {run}@{name}, because of --set; {run} opens it too" in told
     )
@@ -305,7 +302,7 @@ def test_a_data_set_takes_the_variant_that_is_named(three):
     assert len(SequenceDataset(three)[0]["input_ids"]) == 1024
     assert len(SequenceDataset(f"{three}@short")[0]["input_ids"]) == 512
     with pytest.raises(RunError, match="not mix"):
-        SequenceDataset([f"{three}@base", f"{three}@formats=torchtitan"])
+        SequenceDataset([f"{three}@base", f"{three}@formats-torchtitan"])
 
 
 def test_the_run_says_which_variant_it_made(own, few_recipe, tmp_path, call):
@@ -313,7 +310,7 @@ def test_the_run_says_which_variant_it_made(own, few_recipe, tmp_path, call):
     last = call("run", tmp_path / "r.yaml")[1].splitlines()[-1]
     assert last.split(maxsplit=1) == [
         "variant:",
-        f"base, beside formats=torchtitan, short (nextlong list {own})",
+        f"base, beside formats-torchtitan, short (nextlong list {own})",
     ]
     assert nextlong.open(own).variant.name == "base"
     code, _, err = call("run", tmp_path / "r.yaml", "--set", "name=short")
@@ -324,11 +321,11 @@ def test_the_run_says_which_variant_it_made(own, few_recipe, tmp_path, call):
 
 def test_sequences_of_t_and_of_one_more_do_not_mix(three, call):
     code, _, err = call(
-        "export", f"{three}@base", f"{three}@formats=torchtitan", "--mix", "1,1"
+        "export", f"{three}@base", f"{three}@formats-torchtitan", "--mix", "1,1"
     )
     assert code == 2
     assert f"1,024 tokens of {three}@base" in err
-    assert f"1,025 tokens of {three}@formats=torchtitan" in err
+    assert f"1,025 tokens of {three}@formats-torchtitan" in err
 
 
 def test_the_same_recipe_again_keeps_what_was_exported_of_its_variant(own, few_recipe):
@@ -414,7 +411,7 @@ def test_gc_keeps_exports_and_mixes_of_a_variant_that_stays(own, call):
     [
         (
             ["--drop", "shrot"],
-            "has no variant 'shrot'; name one that it has: base, formats=torchtitan, short",
+            "has no variant 'shrot'; name one that it has: base, formats-torchtitan, short",
         ),
         (["--keep", "no"], "has no variant 'no'"),
         (["--drop", *NAMES], "keep one, or delete the folder itself"),
@@ -473,7 +470,7 @@ def test_every_variant_keeps_a_recipe_that_runs_with_other_settings(own, recipe,
     )
     variant = nextlong.open(f"{own}@few").variant
     assert call("run", variant.recipe_file, "--set", "compose.position=tail")[0] == 0
-    made = nextlong.open(f"{own}@position=tail").recipe.compose
+    made = nextlong.open(f"{own}@position-tail").recipe.compose
     assert (made.sequences, made.position) == (2, "tail")
     assert call("gc", own, "--drop", "few", "--yes")[0] == 0
     assert not variant.recipe_file.exists()
@@ -490,9 +487,9 @@ def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, few_recipe, tmp_p
     ]
     kill_forked_at(
         ["sweep", tmp_path / "r.yaml", *over],
-        "*/variants/position=tail,target_tokens=384.json",
+        "*/variants/384-tokens-position-tail.json",
     )
-    assert (own / "variants" / "position=tail,target_tokens=256.json").exists()
+    assert (own / "variants" / "256-tokens-position-tail.json").exists()
     assert nextlong.open(own).variant == before
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
 

@@ -84,21 +84,18 @@ def test_what_is_no_run_is_named(runs, tmp_path, capsys):
     assert f"{tmp_path}: " in capsys.readouterr().err
 
 
-def test_headings_of_variants_are_their_values_and_are_told_once():
-    names = ["a@method=knn,sequences=5", "a@method=iclm,sequences=9"]
-    headings = compare._headings(names)
-    assert headings == ["method\nsequences", "knn\n5", "iclm\n9"]
-    assert compare._headings(["r@position=tail", "r@method=knn"]) == [
-        "position\nmethod",
-        "tail\n–",
-        "–\nknn",
-    ]
-    assert compare._headings([*names, "a"]) == [
-        "",
-        "a@method=knn,\nsequences=5",
-        "a@method=iclm,\nsequences=9",
-        "a",
-    ]
+def test_mixed_lengths_are_told(runs):
+    measured = measure(nextlong.open(runs[0]))
+    longer = changed(measured, {"setting.target_tokens": 4096})
+
+    def told(*compared):
+        console = Console(file=io.StringIO())
+        compare.show(compared, console)
+        return console.file.getvalue()
+
+    assert "lengths are mixed" not in told(measured, measured)
+    length = measured.setting.target_tokens
+    assert f"lengths are mixed ({length:,} and 4,096 tokens)" in told(longer, measured)
 
 
 def test_what_is_the_same_in_all_is_told_above():

@@ -6,11 +6,13 @@ is, or will be, recorded.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import xxhash
 
@@ -28,8 +30,14 @@ from nextlong.recipe.keys import options_class
 from nextlong.text import Json
 
 _FIRST_NAME: Final = "base"
+_NAMELESS: Final = "variant"  # for values without a letter or a digit
 _MAX_VALUE_CHARS: Final = 40  # in a generated name
-_MAX_NAME_CHARS: Final = 120  # of a generated name
+_MAX_NAME_CHARS: Final = 60  # of a generated name
+# Keys whose values say what they are of.
+_TELLING: Final = frozenset(
+    {"compose.method", "compose.negatives", "encoder.model", "mine.shortlist"}
+)
+_LENGTH: Final = "compose.target_tokens"
 LONG_NAME: Final = 32  # characters above which a user may prefer an own name
 
 
@@ -84,13 +92,14 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     return differing
 
 
-def name_for(recipe: Recipe, run_dir: Path) -> str:
+def name_for(recipe: Recipe, run_dir: Path, *, taken: Collection[str] = ()) -> str:
     """Return the name under which the variant of a recipe is, or will be, recorded.
 
     That is the recipe's `name`; else the name of a variant with the same settings; else
     `base` for a recipe without overrides; or, if `base` has other settings, a name made
-    from the differing settings. Raises RecipeError if the recipe's `name` belongs to
-    another variant or to a folder in `data/`.
+    from the differing settings. A name that another variant has, or that is `taken`,
+    gets a number. Raises RecipeError if the recipe's `name` belongs to another variant
+    or to a folder in `data/`.
     """
     recorded = variants(run_dir)
     settings = seen_from_run(recipe.model_dump(mode="json"), Path.cwd(), run_dir)
@@ -107,17 +116,27 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
     if alike:
         current_name = current(run_dir)
         return current_name if current_name in alike else alike[0]
-    preferred = _preferred_names(recipe, settings, recorded, run_dir)
-    # Numbers are counted up to one more than there are variants, so one is free.
-    taken = {variant.name for variant in recorded}
-    numbered = [f"{preferred[-1]}-{number}" for number in range(2, len(recorded) + 3)]
-    free = (name for name in (*preferred, *numbered) if name not in taken)
-    return next(free)
+    used = {*taken, *(variant.name for variant in recorded)}
+    if not recipe.overridden and _FIRST_NAME not in used:
+        return _FIRST_NAME
+    name = name_of(_differing(recipe, settings, recorded, run_dir))
+    numbered = (f"{name}-{number}" for number in itertools.count(2))
+    candidates = itertools.chain([name], numbered)
+    return next(
+        candidate
+        for candidate in candidates
+        if candidate not in used and not _is_reserved(candidate)
+    )
+
+
+def _is_reserved(name: str) -> bool:
+    """Return whether `data/` may hold something else under a name."""
+    return name in FORMATS.names() or name == "README.md" or name.startswith("mix-")
 
 
 def _check_reserved(name: str) -> None:
     """Raise RecipeError for the name of something else in `data/`."""
-    if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
+    if _is_reserved(name):
         raise RecipeError(
             where="name",
             value=name,
@@ -148,22 +167,13 @@ def _check_taken(
             )
 
 
-def _preferred_names(
+def _differing(
     recipe: Recipe, settings: Json, recorded: Sequence[Variant], run_dir: Path
-) -> list[str]:
-    """Return generated names for a variant, the best first."""
-    preferred = []
-    differing: Json = {}
+) -> Json:
+    """Return the settings that tell a variant from the first one of its directory."""
     if recipe.overridden:
-        differing = _overridden_settings(recipe, settings, run_dir)
-    else:
-        preferred.append(_FIRST_NAME)
-        if recorded:
-            differing = differences(settings, recorded[0].settings)
-    if differing:
-        preferred.append(name_of(differing))
-        preferred.append(name_of(differing, keys="whole"))
-    return preferred
+        return _overridden_settings(recipe, settings, run_dir)
+    return differences(settings, recorded[0].settings) if recorded else {}
 
 
 def _overridden_settings(recipe: Recipe, settings: Json, run_dir: Path) -> Json:
@@ -184,25 +194,37 @@ def _overridden_settings(recipe: Recipe, settings: Json, run_dir: Path) -> Json:
     return overridden or differing
 
 
-def name_of(
-    settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short"
-) -> str:
-    """Return `key=value,key=value` as a valid file name.
+def name_of(settings: Mapping[str, Any]) -> str:
+    """Return a short name for settings, in the words of their values: `knn-64k`.
 
-    With only the last parts of the keys if these are distinct.
+    Words come first, then lengths; another value follows the last part of its key.
     """
-    shown = list(settings)
-    last_parts = [key.rpartition(".")[2] for key in settings]
-    if keys == "short" and len(set(last_parts)) == len(last_parts):
-        shown = last_parts
-    pairs = []
-    for key, value in zip(shown, settings.values(), strict=True):
-        text = word(value)
-        pairs.append(f"{key}={_short_value(text)}")
+    if not settings:
+        return _FIRST_NAME
+    last_parts = Counter(key.rpartition(".")[2] for key in settings)
+    words = []
+    lengths = []
+    others = []
+    for key, value in settings.items():
+        text = _short_value(word(value))
+        last_part = key.rpartition(".")[2]
+        if key in _TELLING and isinstance(value, str):
+            words.append(text)
+        elif key == _LENGTH and isinstance(value, int):
+            lengths.append(_length(value))
+        else:
+            shown = last_part if last_parts[last_part] == 1 else key
+            others.append(f"{shown}-{text}")
     # A name must be one of a file, and a leading dot would hide it.
-    name = re.sub(r"[^\w.+=,-]+", "-", ",".join(pairs))
-    name = name.lstrip(".-")
+    name = re.sub(r"[^\w.+=,]+", "-", "-".join([*words, *lengths, *others]))
+    name = name.strip(".-") or _NAMELESS
     return _shortened(name, name, max_chars=_MAX_NAME_CHARS)
+
+
+def _length(tokens: int) -> str:
+    """Return a length as recipes write it: 64k, or 1000-tokens."""
+    thousands, rest = divmod(tokens, 1024)
+    return f"{tokens}-tokens" if rest or not thousands else f"{thousands}k"
 
 
 def _short_value(text: str) -> str:

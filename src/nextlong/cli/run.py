@@ -254,11 +254,12 @@ def sweep(args: Namespace) -> None:
     if args.csv:
         write(args.csv, compare.csv_text(grid.rows(outcomes)))
     if measured:
-        run_dir = variants[0].recipe.run_dir
-        tables.say(
-            f"side by side in a browser: nextlong report {shlex.quote(f'{run_dir}@*')}",
-            progress,
-        )
+        runs = shlex.join(one.run for one in measured)
+        commands = [
+            ("in a browser", f"nextlong report {runs}"),
+            ("compare again", f"nextlong compare {runs}"),
+        ]
+        tables.show_facts(commands, progress)
     failed = len(outcomes) - len(measured)
     if failed > 0:
         raise NextlongError(

@@ -121,8 +121,7 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     # Without the name of the run, which is the heading of its column.
     keys = list(rows[0])[1:]
     shown = set(show_same(rows, keys, console))
-    headings = _headings([str(row["run"]) for row in rows])
-    shown |= _keys_of_headings(headings, rows)
+    headings = ["", *cells.short_names([str(row["run"]) for row in rows])]
     lines = []
     for key in keys:
         values = [row[key] for row in rows]
@@ -137,23 +136,14 @@ def show(compared: Sequence[Stats], console: Console) -> None:
         )
     else:
         tables.say("all compared values are the same", console)
-
-
-def _keys_of_headings(
-    headings: Sequence[str], rows: Sequence[Mapping[str, Any]]
-) -> set[str]:
-    """Return the keys whose values the headings hold.
-
-    A swept key may only share its name with one of them.
-    """
-    keys = set()
-    # The first line of each heading is of one key, and so on.
-    lines = [heading.split("\n") for heading in headings]
-    for key, *values in zip(*lines, strict=False):
-        own = [_NONE if row.get(key) is None else str(row[key]) for row in rows]
-        if values == own:
-            keys.add(key)
-    return keys
+    lengths = sorted({stats.setting.target_tokens for stats in compared})
+    if len(lengths) > 1:
+        listed = " and ".join(f"{length:,}" for length in lengths)
+        tables.say(
+            f"\nthe lengths are mixed ({listed} tokens): a longer sequence has more "
+            "negatives and longer distances, so compare methods at one length",
+            console,
+        )
 
 
 def _spoken(key: str) -> str:
@@ -248,40 +238,6 @@ def show_same(
         alike = [f"{_spoken(key)} {text_of(value)}" for key, value in same.items()]
         tables.say(f"the same in all: {'; '.join(alike)}\n", console)
     return same
-
-
-def _headings(runs: Sequence[str]) -> list[str]:
-    """Return the heading of the names and of each data set.
-
-    Those of variants named by settings only are their keys and their values.
-    """
-    names = cells.short_names(runs)
-    parts_of_names = [name.split(",") for name in names]
-    settings: list[dict[str, str]] = []
-    keys: dict[str, None] = {}
-    for parts in parts_of_names:
-        setting = _setting(parts)
-        # A name that is not made of settings is a heading of its own.
-        if setting is None:
-            return ["", *(",\n".join(other) for other in parts_of_names)]
-        settings.append(setting)
-        keys |= dict.fromkeys(setting)
-    headings = ["\n".join(keys)]
-    for setting in settings:
-        values = [setting.get(key, _NONE) for key in keys]
-        headings.append("\n".join(values))
-    return headings
-
-
-def _setting(parts: Sequence[str]) -> dict[str, str] | None:
-    """Return the values of a variant by key; None if its name is not made of them."""
-    setting = {}
-    for part in parts:
-        key, equals, value = part.partition("=")
-        if not equals:
-            return None
-        setting[key] = value
-    return setting
 
 
 def text_of(value: str | float | None) -> str:

@@ -87,14 +87,16 @@ def variants(
             problem="\n".join(["these variants are no recipes", *mistakes]),
             fix="nothing was run; correct --over",
         )
-    names = [point.name for point in points]
-    repeated = [name for name in names if names.count(name) > 1]
-    if repeated:
-        raise RecipeError(
-            where="--over",
-            problem=f"two variants would have the same name, {repeated[0]}",
-            fix="run them as two sweeps",
-        )
+    for first, second in itertools.combinations(points, 2):
+        if first.recipe.identity() == second.recipe.identity():
+            raise RecipeError(
+                where="--over",
+                problem=(
+                    f"{_asked(first.settings)} and {_asked(second.settings)} are the "
+                    "same variant"
+                ),
+                fix="give each value once",
+            )
     return points
 
 
@@ -163,13 +165,17 @@ def _points(
         try:
             recipe = Recipe.load(path, overrides=[*overrides, *assignments])
         except RecipeError as error:
-            asked = [f"--over {key}={word(value)}" for key, value in settings.items()]
-            mistakes.append(f"{' '.join(asked)}: {error}")
+            mistakes.append(f"{_asked(settings)}: {error}")
             continue
-        name = name_for(recipe, recipe.run_path)
+        taken = [point.name for point in points]
+        name = name_for(recipe, recipe.run_path, taken=taken)
         named = recipe.model_copy(update={"name": name})
         points.append(GridPoint(name, settings, named))
     return points, mistakes
+
+
+def _asked(settings: Json) -> str:
+    return " ".join(f"--over {key}={word(value)}" for key, value in settings.items())
 
 
 def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:

@@ -32,7 +32,14 @@ _NAME_CELLS: Final = 24  # of a name before its value
 _MIN_CELLS: Final = 8  # of a column that gives way
 _MIN_FACT_CELLS: Final = 20
 # Facts whose values are to be copied.
-_COMMANDS: Final = ("inspect", "one sequence", "its text", "longer sequences")
+_COMMANDS: Final = (
+    "inspect",
+    "one sequence",
+    "its text",
+    "shorter sequences",
+    "in a browser",
+    "compare again",
+)
 _PIPE_CELLS: Final = 400  # of a line in a pipe, which no terminal limits
 
 

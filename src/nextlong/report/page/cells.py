@@ -7,7 +7,6 @@ same text.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,23 +138,13 @@ def _share_parts(parts_of_runs: Sequence[Sequence[str]], count: int) -> bool:
 def labels(runs: Sequence[Run]) -> list[str]:
     """Return labels for runs side by side.
 
-    They are their methods, else the differing parts of their names.
+    They are their methods, else their names without a common prefix.
     """
     # A method says most, where it differs in all runs.
     methods = [run.recipe.compose.method for run in runs]
     if len(set(methods)) == len(runs):
         return methods
-    names = short_names([str(run) for run in runs])
-    settings = [name.split(",") for name in names]
-    # Only settings are left out where all runs have them; a name of its own is not.
-    common = set(settings[0]).intersection(*settings)
-    if any("=" not in setting for setting in itertools.chain(*settings)):
-        common = set()
-    named = []
-    for own in settings:
-        differing = [setting for setting in own if setting not in common]
-        named.append(",".join(differing) or "without further settings")
-    return named
+    return short_names([str(run) for run in runs])
 
 
 @dataclass(frozen=True)
