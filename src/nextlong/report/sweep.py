@@ -155,7 +155,7 @@ def _points(
     path: Path, axes: Mapping[str, Sequence[Any]], overrides: Sequence[str]
 ) -> tuple[list[GridPoint], list[str]]:
     """Return the points of the grid, and the messages of those that are no recipes."""
-    points = []
+    points: list[GridPoint] = []
     mistakes = []
     for combination in itertools.product(*axes.values()):
         settings = dict(zip(axes, combination, strict=True))
