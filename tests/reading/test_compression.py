@@ -14,7 +14,7 @@ from nextlong.reading.compression import (
 )
 
 CONTENT = b"".join(b'{"text": "document %d"}\n' % number for number in range(5000))
-EVERY = pytest.mark.parametrize("suffix", COMPRESSIONS)
+EVERY = pytest.mark.parametrize("suffix", COMPRESSORS)
 
 
 def read(raw, suffix, *, size=1000):
@@ -64,7 +64,7 @@ def test_what_follows_the_last_frame_is_an_error(suffix, after):
 
 
 @EVERY
-@pytest.mark.parametrize("held", ["", *COMPRESSIONS])
+@pytest.mark.parametrize("held", ["", *COMPRESSORS])
 def test_content_of_another_compression_is_named(suffix, held):
     content, error = read(COMPRESSORS[held](CONTENT) if held else CONTENT, suffix)
     if held == suffix:

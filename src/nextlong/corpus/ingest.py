@@ -43,6 +43,7 @@ from nextlong.reading.records import (
     library,
     text_problem,
 )
+from nextlong.reading.token_ids import identity_of
 from nextlong.recipe import Ingest, Source
 from nextlong.schemas import DOCUMENTS, DOCUMENTS_WITH_METADATA, REJECTS
 from nextlong.text import Json
@@ -178,6 +179,7 @@ def _source_config(
         "metadata": source.metadata,
         "extractor": next(filter(None, extractors), None),
         "excluded": exclusion.identity,
+        "token_ids": identity_of(source),
     }
     return {
         "format": source.format,

@@ -24,6 +24,7 @@ import zstandard
 COMPRESSIONS: Final = {
     ".gz": "gzip",
     ".zst": "zstd",
+    ".zstd": "zstd",
     ".bz2": "bz2",
     ".xz": "xz",
     ".lz4": "lz4",

@@ -202,9 +202,16 @@ def _opened(file: InputFile, source: Source, *, start: int = 0) -> Any:
     """
     refuse_pointer(file)
     stream = open_file(file, start=start)
+    file_format = format_of(file.name, source)
+    if source.tokenizer is not None and not file_format.has_token_ids:
+        raise CorpusError(
+            where=file.path,
+            problem=f"it has no tokenizer={source.tokenizer!r}: it holds no token ids",
+            fix="remove the tokenizer of its source",
+        )
     if source.encoding is None:
         return stream
-    if not format_of(file.name, source).is_text:
+    if not file_format.is_text:
         raise CorpusError(
             where=file.path,
             problem=f"it has no encoding={source.encoding!r}: its format is not text",

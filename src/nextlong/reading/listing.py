@@ -57,7 +57,7 @@ from nextlong.reading.formats import (
     input_formats,
     known_suffixes,
 )
-from nextlong.reading.records import explained
+from nextlong.reading.records import InputFormat, explained
 from nextlong.recipe import Ingest, Source
 from nextlong.text import counted
 
@@ -211,13 +211,20 @@ def _of_known_formats(source: Source, matched: _Listing, kind: str) -> list[str]
         kept = list(matched)
     if kind == "file":
         return kept
-    kept = _without(_SIDE_FILES, kept)
+    formats = {format_of(path, source) for path in kept}
+    beside = (file_format.side_files for file_format in formats)
+    kept = _without(_SIDE_FILES.union(*beside), kept)
     # Beside tables, README.md is no document; beside plain texts it may be one. Of a
     # folder with a format in the recipe, all files are of that format.
     may_describe = source.format == "auto" or kind == "glob"
-    if may_describe and any(format_of(path, source).has_columns for path in kept):
+    if may_describe and any(map(_may_be_described, formats)):
         kept = _without(_ABOUT_FILES, kept)
     return kept
+
+
+def _may_be_described(file_format: InputFormat) -> bool:
+    """Return whether a README beside its files is about them."""
+    return file_format.has_columns or file_format.has_token_ids
 
 
 def _without(names: Container[str], paths: Iterable[str]) -> list[str]:

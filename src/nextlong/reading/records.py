@@ -55,6 +55,7 @@ class RejectKind(StrEnum):
     BROKEN_RECORD = "broken WARC record"
     BROKEN_RESPONSE = "broken HTTP response"
     BROKEN_PAGE = "broken HTML"
+    OTHER_IDS = "the text of token ids has other ids"
 
 
 class Reject(NamedTuple):
@@ -165,6 +166,10 @@ class InputFormat(ABC):
     has_columns = True
     # Whether its files are text, in the source's `encoding`.
     is_text = True
+    # Whether its files may hold token ids, of the source's `tokenizer`.
+    has_token_ids = False
+    # Files that its writers put beside the data, by lower-case name.
+    side_files: frozenset[str] = frozenset()
     # Whether each line is a record that can be read without the lines above.
     is_lines = False
     # Name and version of the library that extracts text; "" if it is not installed.

@@ -224,8 +224,8 @@ class Source(Section):
 
     path: Named = Field(
         description="a file, folder, glob or fsspec URL (s3://, gs://, hf://); .jsonl, "
-        ".parquet, Arrow or HF dataset folders, .csv, .tsv, .warc, .html, .txt, .md; "
-        ".gz, .zst, .bz2, .xz, .lz4"
+        ".parquet, Arrow or HF dataset folders, .csv, .tsv, .warc, .html, .txt, .md, "
+        ".mds, .idx with .bin, .ds; .gz, .zst, .bz2, .xz, .lz4"
     )
     name: str = keyed(
         "", "name of the source in reports and metadata; default: the path"
@@ -243,7 +243,17 @@ class Source(Section):
     format: str = keyed(
         "auto",
         "auto: by file extension; or jsonl, parquet, arrow, csv, tsv, warc, html, "
-        "text, or a plugin's format",
+        "text, mds, megatron, datatrove, or a plugin's format",
+    )
+    tokenizer: Named | None = keyed(
+        None,
+        "for token ids (mds, megatron, datatrove): the tokenizer that made them, as "
+        "tokenizer.json, folder or name on the hub",
+    )
+    end_token: Named | None = keyed(
+        None,
+        "for token ids: the token after each document; null: the tokenizer's "
+        "<|end_of_text|>, <|endoftext|>, </s> or <eos>",
     )
     split: Named | None = keyed(
         None,

@@ -106,7 +106,7 @@ def _changed(
     _apply(ingest, "exclude", change_path)
     if isinstance(ingest.get("sources"), list):
         ingest["sources"] = [
-            _source(source, change_path) for source in ingest["sources"]
+            _source(source, change_path, change_name) for source in ingest["sources"]
         ]
     # Short forms, which `merge` expands only later.
     if isinstance(changed.get("decontaminate"), list):
@@ -155,9 +155,13 @@ def _apply(section: Json, key: str, change: Callable[[Any], Any]) -> None:
         section[key] = change(section[key])
 
 
-def _source(source: Any, change_path: Callable[[Any], Any]) -> Any:
+def _source(
+    source: Any, change_path: Callable[[Any], Any], change_name: Callable[[Any], Any]
+) -> Any:
     if not isinstance(source, dict):
         return source
+    if "tokenizer" in source:
+        source = source | {"tokenizer": change_name(source["tokenizer"])}
     written = source.get("path")
     path = change_path(written)
     if path == written:

@@ -25,6 +25,8 @@ def public_recipe(recipe: Recipe) -> str:
     del data["name"]
     for source in data["ingest"]["sources"]:
         source["path"] = public_name(source["path"])
+        if source["tokenizer"] is not None:
+            source["tokenizer"] = hub_name(source["tokenizer"])
     files = data["decontaminate"]["files"]
     data["decontaminate"]["files"] = [public_name(file) for file in files]
     _hide_paths(data, recipe)

@@ -1,0 +1,221 @@
+"""MDS: the samples of MosaicML streaming's shards, of text or of token ids.
+
+In:  a shard: the number of its samples and their offsets (uint32), a JSON header, and
+     the samples. A sample has the sizes (uint32) of its columns of variable size, then
+     its columns.
+Out: of a column of strings, a record for each sample; of a column of ids, those of each
+     document. ProLong's `indices` say where the documents of a row begin and end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong.errors import CorpusError
+from nextlong.reading.document_text import document_text
+from nextlong.reading.files import FilePart, InputFile
+from nextlong.reading.records import InputFormat, Items, ReadRequest, Reject
+from nextlong.reading.token_ids import (
+    TokenFormat,
+    TokenRow,
+    read_exactly,
+    records_of,
+)
+from nextlong.recipe import Source
+
+_UINT32_BYTES: Final = 4
+# The columns of ids of ProLong and LLM-foundry.
+_ID_COLUMNS: Final = ("input_ids", "tokens")
+_BOUNDS: Final = "indices"
+# Of an array whose type is stored with it (`ndarray`).
+_ARRAY_TYPES: Final = {
+    8: "<u1", 9: "<i1", 16: "<u2", 17: "<i2", 32: "<u4", 33: "<i4", 64: "<u8", 65: "<i8"
+}  # fmt: skip
+_SCALARS: Final = frozenset(
+    {"uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"}
+    | {"float16", "float32", "float64"}
+)
+
+
+class _Mds(TokenFormat):
+    name = "mds"
+    suffixes = (".mds",)
+    side_files = frozenset({"index.json"})
+    has_columns = True
+
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
+        """Yield the record or reject of each document.
+
+        A sample of strings is one document.
+        """
+        shard = _Shard.read(stream, request.part.file)
+        named = request.required()
+        has_ids = shard.id_column(request.source) is not None
+        if has_ids:
+            named = [(name, key) for name, key in named if key != "text"]
+        for name, key in named:
+            if name not in shard.encodings:
+                request.refuse_column(name, list(shard.encodings), key=key)
+        if has_ids:
+            return records_of(_token_rows(shard, request), request)
+        return _texts(shard, request)
+
+    def token_rows(self, stream: Any, request: ReadRequest) -> Iterator[TokenRow]:
+        """Yield the ids of each document of each sample."""
+        return _token_rows(_Shard.read(stream, request.part.file), request)
+
+    def rows(
+        self, stream: pa.NativeFile, part: FilePart
+    ) -> Iterator[Mapping[str, Any]]:
+        """Yield the samples; arrays are lists."""
+        for sample in _Shard.read(stream, part.file).samples():
+            yield {
+                name: value.tolist() if isinstance(value, np.ndarray) else value
+                for name, value in sample.items()
+            }
+
+    def text_bytes(
+        self, file: InputFile, source: Source, head_bytes: int
+    ) -> tuple[int, int]:
+        """Estimate from the head of a file how much text it holds."""
+        if source.tokenizer is None:
+            return InputFormat.text_bytes(self, file, source, head_bytes)
+        return super().text_bytes(file, source, head_bytes)
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """An open shard: where its samples begin, and the encoding of each column.
+
+    sizes: of the columns in bytes; None if they vary
+    """
+
+    stream: Any
+    offsets: list[int]
+    encodings: Mapping[str, str]
+    sizes: Sequence[int | None]
+
+    @classmethod
+    def read(cls, stream: Any, file: InputFile) -> _Shard:
+        """Read the beginning of a shard. Raises CorpusError for another file."""
+        (count,) = np.frombuffer(read_exactly(stream, _UINT32_BYTES), "<u4").tolist()
+        raw_offsets = read_exactly(stream, (count + 1) * _UINT32_BYTES)
+        offsets = np.frombuffer(raw_offsets, "<u4").tolist()
+        header_bytes = offsets[0] - (count + 2) * _UINT32_BYTES
+        try:
+            header = json.loads(read_exactly(stream, max(header_bytes, 0)))
+            names = header["column_names"]
+            encodings = dict(zip(names, header["column_encodings"], strict=True))
+            return cls(stream, offsets, encodings, header["column_sizes"])
+        except (ValueError, KeyError, TypeError):
+            raise CorpusError(
+                where=file.path,
+                problem="it is not a shard of MosaicML streaming (it has no header)",
+                fix="rename it if it has another format, or leave it out",
+            ) from None
+
+    def id_column(self, source: Source) -> str | None:
+        """Return the column of ids: the source's `text`, or one of the usual names."""
+        for name in (*source.text_columns, *_ID_COLUMNS):
+            kind = self.encodings.get(name, "").partition(":")[0]
+            if kind in ("ndarray", "bytes"):
+                return name
+        return None
+
+    def samples(self) -> Iterator[dict[str, Any]]:
+        """Yield the columns of each sample. It can be called once."""
+        for start, stop in pairwise(self.offsets):
+            pieces = _pieces(read_exactly(self.stream, stop - start), self.sizes)
+            columns = zip(self.encodings.items(), pieces, strict=True)
+            yield {
+                name: _decoded(piece, encoding) for (name, encoding), piece in columns
+            }
+
+
+def _texts(shard: _Shard, request: ReadRequest) -> Items:
+    """Yield the record or reject of each sample of strings."""
+    names = request.source.text_columns
+    for line, sample in enumerate(shard.samples(), start=1):
+        text = document_text(names, [sample[name] for name in names])
+        if isinstance(text, str):
+            own_id = sample.get(request.source.id)
+            yield request.record(text, own_id, line, _values(sample, request))
+        else:
+            yield Reject(request.part.file.name, line, *text)
+
+
+def _token_rows(shard: _Shard, request: ReadRequest) -> Iterator[TokenRow]:
+    """Yield the ids of each document of each sample."""
+    column = shard.id_column(request.source)
+    if column is None:
+        request.refuse_column(_ID_COLUMNS[0], list(shard.encodings))
+    for sample in shard.samples():
+        ids = sample[column]
+        if isinstance(ids, bytes):
+            ids = np.frombuffer(ids, "<i8")  # as LLM-foundry stores them
+        values = _values(sample, request)
+        own_id = sample.get(request.source.id)
+        for start, stop in sample.get(_BOUNDS, [[0, len(ids)]]):
+            yield TokenRow(ids[start:stop], values, own_id)
+
+
+def _values(sample: Mapping[str, Any], request: ReadRequest) -> tuple[Any, ...]:
+    return tuple(sample.get(name) for name in request.columns)
+
+
+def _pieces(sample: bytes, sizes: Sequence[int | None]) -> Iterator[bytes]:
+    """Yield the bytes of each column of a sample; `sizes` has None if they vary."""
+    varying = sum(size is None for size in sizes)
+    place = varying * _UINT32_BYTES
+    own_sizes = iter(np.frombuffer(sample[:place], "<u4").tolist())
+    for size in sizes:
+        stop = place + (next(own_sizes) if size is None else size)
+        yield sample[place:stop]
+        place = stop
+
+
+def _decoded(value: bytes, encoding: str) -> Any:
+    """Return a value of one of the encodings of text and ids; others as bytes."""
+    kind, _, details = encoding.partition(":")
+    if kind == "str":
+        return value.decode("utf-8")
+    if kind == "json":
+        return json.loads(value)
+    if kind == "int":
+        return int.from_bytes(value, "little", signed=True)
+    if kind == "ndarray":
+        return _array(value, details)
+    if kind in _SCALARS:
+        return np.frombuffer(value, kind)[0].item()
+    return value
+
+
+def _array(value: bytes, details: str) -> NDArray[Any]:
+    """Return an array; `details` are its type and shape, as far as they are fixed."""
+    dtype, _, fixed_shape = details.partition(":")
+    place = 0
+    if not dtype:
+        dtype = _ARRAY_TYPES.get(value[0], "<u1")
+        place = 1
+    if fixed_shape:
+        shape = [int(size) for size in fixed_shape.split(",")]
+    else:
+        # The number of axes and the width of their sizes in one byte, then these.
+        axes = value[place] >> 2
+        width = 1 << (value[place] & 3)
+        sizes = np.frombuffer(value, f"<u{width}", axes, place + 1)
+        shape = sizes.tolist()
+        place += 1 + sizes.nbytes
+    numbers = np.frombuffer(value, dtype, offset=place)
+    return numbers.reshape(shape)
+
+
+FORMAT: Final = _Mds()

@@ -1,0 +1,127 @@
+"""Shards of MosaicML streaming: our own export (whose bytes are those of MDSWriter), other encodings, and text."""
+
+import numpy as np
+import pytest
+import zstandard
+from tests.support.exported_runs import exported
+from tests.support.tokenized import (
+    TEXTS,
+    array_bytes,
+    ids_of,
+    mds_shard,
+    read_tokens,
+    texts_of_rows,
+    tokenizer_at,
+    with_ends,
+)
+
+import nextlong
+from nextlong.errors import CorpusError
+from nextlong.reading.tokens_mds import FORMAT
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    return tokenizer_at(tmp_path / "tokenizer.json")
+
+
+def prolong_shard(tokenizer):
+    """Two rows, each of three documents that `indices` divides."""
+    documents = with_ends(tokenizer)
+    samples = []
+    for row, domain in ((documents[:3], b"web"), (documents[3:], b"books")):
+        ends = np.cumsum([len(ids) for ids in row])
+        starts = np.append(0, ends[:-1])
+        bounds = np.stack([starts, ends], axis=1).astype(np.uint32)
+        ids = np.concatenate(row).astype(np.uint32)
+        samples.append([domain, array_bytes(bounds), array_bytes(ids)])
+    encodings = {
+        "domain": "str",
+        "indices": "ndarray:uint32",
+        "input_ids": "ndarray:uint32",
+    }
+    return mds_shard(samples, encodings, [None, None, None])
+
+
+def test_rows_of_prolong_are_divided_by_their_indices(tmp_path, tokenizer):
+    (tmp_path / "shard.00000.mds").write_bytes(prolong_shard(tokenizer))
+    (tmp_path / "index.json").write_text('{"version": 2}')
+    items = read_tokens(
+        tmp_path,
+        tokenizer=str(tmp_path),
+        metadata=["domain"],
+        filter=None,
+        format="mds",
+    )
+    assert [item.text for item in items] == TEXTS
+    assert [item.values for item in items] == [("web",)] * 3 + [("books",)] * 3
+
+
+def test_a_compressed_shard(tmp_path, tokenizer):
+    shard = zstandard.compress(prolong_shard(tokenizer))
+    (tmp_path / "shard.00000.mds.zstd").write_bytes(shard)
+    (tmp_path / "index.json").write_text('{"version": 2}')
+    (tmp_path / "tokenizer.json").rename(tmp_path.parent / "tokenizer.json")
+    items = read_tokens(tmp_path, tokenizer=str(tmp_path.parent))
+    assert [item.text for item in items] == TEXTS
+
+
+@pytest.mark.parametrize(
+    ("encoding", "size", "encode"),
+    [
+        ("bytes", None, lambda ids: np.array(ids, "<i8").tobytes()),
+        (
+            "ndarray",
+            None,
+            lambda ids: array_bytes(np.array(ids, np.int32), has_type=False),
+        ),
+        ("ndarray:uint16", None, lambda ids: array_bytes(np.array(ids, np.uint16))),
+        ("ndarray:uint16:8", 16, lambda ids: np.array(ids, np.uint16).tobytes()),
+    ],
+)
+def test_ids_in_every_encoding(tmp_path, tokenizer, encoding, size, encode):
+    ids = ids_of(tokenizer, TEXTS[0])[:8]
+    shard = mds_shard([[encode(ids)]], {"tokens": encoding}, [size])
+    (tmp_path / "a.mds").write_bytes(shard)
+    (item,) = read_tokens(tmp_path / "a.mds", tokenizer=str(tmp_path))
+    assert item.text == tokenizer.decode(ids)
+
+
+def test_samples_of_text_need_no_tokenizer(tmp_path):
+    samples = [
+        [np.int64(number).tobytes(), text.encode()] for number, text in enumerate(TEXTS)
+    ]
+    shard = mds_shard(samples, {"id": "int", "body": "str"}, [8, None])
+    (tmp_path / "a.mds").write_bytes(shard)
+    items = read_tokens(tmp_path / "a.mds", text="body")
+    assert [(item.source_id, item.text) for item in items] == [
+        (str(number), text) for number, text in enumerate(TEXTS)
+    ]
+    with pytest.raises(CorpusError) as error:
+        read_tokens(tmp_path / "a.mds")
+    assert error.value.where.endswith("a.mds")
+
+
+def test_an_export_has_the_texts_of_its_sequences(own_run):
+    """As rows: the parts of a sequence were tokenized one by one, so as documents they are rejected."""
+    run = nextlong.open(own_run)
+    done = exported([own_run], formats=["mds"], overrides=["workers=1"])
+    texts = texts_of_rows(
+        FORMAT, done["mds"].folder, run.steps["tokenizer"].file(".tokenizer.json")
+    )
+    assert texts == [sequence.text for sequence in run.sequences()]
+
+
+@pytest.mark.parametrize("content", [b"\x01", b"\0" * 40, b"no shard at all" * 9])
+def test_another_file(tmp_path, tokenizer, content):
+    (tmp_path / "a.mds").write_bytes(content)
+    with pytest.raises(CorpusError) as error:
+        read_tokens(tmp_path / "a.mds", tokenizer=str(tmp_path))
+    assert error.value.where.endswith("a.mds")
+
+
+def test_a_shard_that_ends_early(tmp_path, tokenizer):
+    (tmp_path / "a.mds").write_bytes(prolong_shard(tokenizer)[:-3])
+    with pytest.raises(CorpusError) as error:
+        read_tokens(tmp_path / "a.mds", tokenizer=str(tmp_path))
+    assert error.value.where.endswith("a.mds")
