@@ -95,12 +95,11 @@ def write_bundle(out: Path, *, sources: Sources, model: Path, size: Size) -> Jso
     nextlong where the corpus is too small.
     """
     out.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, NDArray[Any]] = {}
     with tempfile.TemporaryDirectory(prefix="quarter-hour-") as scratch:
         runs = _Runs(Path(scratch), sources, size)
+        arrays = probe_arrays(runs.held_out_texts(), sources.tokenizer, size)
         for seed in SEEDS:
             arrays |= runs.rows_of_seed(seed)
-        arrays |= probe_arrays(runs.held_out_texts(), sources.tokenizer, size)
     _write_arrays(out / ARRAYS, arrays)
     kind = _write_model(model, out)
     files = sorted(path for path in out.iterdir() if path.name != BUNDLE)
@@ -153,13 +152,15 @@ class _Runs:
         return arrays
 
     def held_out_texts(self) -> list[str]:
-        """Return texts of held-out documents, as long as the longest probe each."""
+        """Return texts of held-out documents, each longer than the longest probe."""
         run = self._run(
             self.sources.held_out,
             {"method": "standard"},
             name="held-out",
             seed=0,
             rows=min(self.size.probes, 4),
+            # A text that is cut into sentences may have fewer tokens.
+            tokens=self.size.row_tokens * 5 // 4,
         )
         return [sequence.text for sequence in run.sequences()]
 
@@ -171,6 +172,7 @@ class _Runs:
         name: str,
         seed: int,
         rows: int,
+        tokens: int | None = None,
     ) -> Run:
         folder = "corpus" if paths == self.sources.corpus else "held-out"
         run_dir = self.scratch / folder
@@ -184,7 +186,7 @@ class _Runs:
             "chunk": {"max_chars": min(2048, self.size.row_tokens)},
             "compose": {
                 **compose,
-                "target_tokens": self.size.row_tokens,
+                "target_tokens": tokens or self.size.row_tokens,
                 "sequences": rows,
             },
         }
