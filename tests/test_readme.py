@@ -17,13 +17,18 @@ from nextlong.cli.demo import write_demo_corpus
 from tests.support.larger_cases import thorough
 
 README = Path(__file__).parents[1] / "README.md"
-BLOCKS = re.findall(
-    r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL
-)
+PYTHON = README.parent / "docs" / "python.md"
+BLOCKS = [
+    block
+    for page in (README, PYTHON)
+    for block in re.findall(
+        r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+]
 
 
-def test_readme_has_examples():
-    assert len(BLOCKS) == 3
+def test_readme_and_its_page_have_examples():
+    assert len(BLOCKS) == 4
 
 
 WHOLE = 'write_demo_corpus(Path("corpus.jsonl"))\n'
@@ -36,15 +41,24 @@ PART += '    Path("corpus.jsonl").write_text("".join(lines[:150]))\n'
 @pytest.mark.parametrize(
     "block",
     [
-        pytest.param(BLOCKS[0], marks=pytest.mark.heavy),  # needs datasets and torch
-        *thorough(BLOCKS[1]),
-        BLOCKS[1].replace(WHOLE, PART),
-        BLOCKS[2],
+        pytest.param(BLOCKS[0], marks=pytest.mark.heavy),  # needs datasets
+        pytest.param(BLOCKS[1], marks=pytest.mark.heavy),  # needs datasets and torch
+        *thorough(BLOCKS[2]),
+        BLOCKS[2].replace(WHOLE, PART),
+        BLOCKS[3],
     ],
-    ids=["synthesize", "pipeline", "pipeline of a part of the corpus", "algorithms"],
+    ids=[
+        "data set",
+        "synthesize",
+        "pipeline",
+        "pipeline of a part of the corpus",
+        "algorithms",
+    ],
 )
 def test_example_runs(block, tmp_path):
     (tmp_path / "example.py").write_text(block, encoding="utf-8")
+    if "docs.jsonl" in block:
+        write_demo_corpus(tmp_path / "docs.jsonl")
     done = subprocess.run(
         [sys.executable, "-W", "error", "example.py"],
         cwd=tmp_path,
