@@ -53,7 +53,7 @@ def _lines(
     for sample in batch:
         if sample is not None and _fits(model, request, sample):
             fitting.append(sample)
-    answers = iter(_answers(model, task, fitting))
+    answers = iter(model.answers(fitting) if fitting else ())
     lines = []
     for sample in batch:
         # Refused samples are not sent; their lines keep their places, so that a resumed
@@ -78,21 +78,6 @@ def _fits(model: Model, request: TaskRequest, sample: Sample) -> bool:
     # never read, which leaves room for a BOS.
     prompt_tokens = len(model.prompts.ids(sample))
     return prompt_tokens + model.prompts.budget(sample) - 1 <= model.context
-
-
-def _answers(model: Model, task: Task, samples: Sequence[Sample]) -> list[str]:
-    if not samples:
-        return []
-    answers = list(model.answers(samples))
-    if task.follow_up is None:
-        return answers
-    # The first answers are only the reasoning; the answers to the second questions are
-    # scored.
-    follow_ups = [
-        task.follow_up(answer, sample)
-        for answer, sample in zip(answers, samples, strict=True)
-    ]
-    return list(model.answers(follow_ups))
 
 
 def _line(prompts: Prompts, task: Task, sample: Sample, answer: str) -> Json:
