@@ -8,7 +8,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := .ci/install $(VENV)
 
 .PHONY: demo train-demo evaluate-demo test lint docs bench clean
 .DELETE_ON_ERROR:

@@ -110,7 +110,7 @@ def test_the_recalls_are_those_of_the_results(name, place):
 
 def _commands(page):
     lines = re.findall(
-        r"^    (?:pip install -e '.+' && )?(nextlong .*)",
+        r"^    (?:pip install '.+' && )?(nextlong .*)",
         page.read_text(encoding="utf-8"),
         flags=re.MULTILINE,
     )
