@@ -823,17 +823,20 @@ def batch_and_single(
         samples.append(
             Sample("", ("",), answer_tokens, input_ids=tuple(ids), stop=None)
         )
-    list(model.answers([samples[-1]]))  # warm up
+    numbered = list(enumerate(samples))
+    list(model.answers(numbered[-1:]))  # warm up
     machine.wait()
     began = time.perf_counter()
-    singly = [answer for sample in samples for answer in model.answers([sample])]
+    singly: dict[int, str] = {}
+    for sample in numbered:
+        singly |= {number: answer for number, _, answer in model.answers([sample])}
     machine.wait()
     singly_s = time.perf_counter() - began
     began = time.perf_counter()
-    together = list(model.answers(samples))
+    together = {number: answer for number, _, answer in model.answers(numbered)}
     machine.wait()
     together_s = time.perf_counter() - began
-    equal = [one == other for one, other in zip(singly, together, strict=True)]
+    equal = [singly[number] == together[number] for number in singly]
     return {
         "prompt_tokens": [len(sample.input_ids or ()) for sample in samples],
         "equal": sum(equal),

@@ -1,8 +1,8 @@
 """Client: send requests to a server with an OpenAI-compatible API.
 
 They go through the proxy of the environment. Transient failures (no connection,
-timeout, 408, 429, 5xx) are retried with exponential backoff, or after the time in
-Retry-After.
+timeout, 408, 429, 5xx) are retried with exponential backoff, after the time in
+Retry-After if there is one.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ class Client:
                         f"refused with {failure}", error.code
                     ) from None
                 header = error.headers.get("Retry-After")
-                wait_s = _retry_after_s(header, default=wait_s)
+                # The backoff is added: threads that a rate limit refuses would all come
+                # back at once, and be refused again.
+                wait_s += _retry_after_s(header, default=0.0)
             # Connection refused or reset, a timeout, or an incomplete response.
             except (OSError, http.client.HTTPException) as error:
                 reason = getattr(error, "reason", error)

@@ -50,7 +50,7 @@ def test_a_report_of_no_results_is_refused(capsys):
     [
         (
             ["m", "--suite", "rular"],
-            "--suite rular: unknown suite; choose from attention, dependency",
+            "--suite rular: unknown suite; choose from attention, babilong, dependency",
         ),
         (["m", "--tasks", "niah"], "--tasks niah: unknown task"),
         (
@@ -82,7 +82,8 @@ def test_a_report_of_no_results_is_refused(capsys):
             ["m", "--tokenizer", "t.json"],
             "--tokenizer t.json: it is",
         ),
-        (["m", "--gpus", "2"], "--gpus 2: it is"),
+        (["m", "--shard", "9/8"], "--shard=9/8 is not a shard"),
+        (["m", "--shard", "x"], "--shard=x is not a shard"),
     ],
 )
 def test_a_mistake_is_told_with_its_cure(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from rich.console import Console
+from tests.support.answering_models import answered
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
@@ -57,13 +58,13 @@ def greedily(model, text, tokens=12):
 def test_answers_hold_the_likeliest_tokens(model):
     expected = [greedily(model, text) for text in TEXTS]
     assert len(set(expected)) > 1
-    one_by_one = [answer for text in TEXTS for answer in model.answers([sample(text)])]
+    one_by_one = [answered(model, [sample(text)])[0] for text in TEXTS]
     assert one_by_one == expected
     assert (
-        list(model.answers([sample(text) for text in TEXTS])) == expected
+        answered(model, [sample(text) for text in TEXTS]) == expected
     )  # a padded batch
     assert (
-        list(model.answers([sample(text) for text in TEXTS[:2]])) == expected[:2]
+        answered(model, [sample(text) for text in TEXTS[:2]]) == expected[:2]
     )  # a shared prefix
 
 
@@ -79,7 +80,7 @@ def test_a_models_own_settings_of_sampling_change_nothing(tiny_model, model, tmp
     (folder / "generation_config.json").write_text(json.dumps(sampling))
     other = HuggingFaceModel(ModelOptions(str(folder), chunk_tokens=64))
     assert other.model.generation_config.repetition_penalty is None
-    assert list(other.answers([sample(text) for text in TEXTS])) == [
+    assert answered(other, [sample(text) for text in TEXTS]) == [
         greedily(model, text) for text in TEXTS
     ]
 
@@ -87,7 +88,7 @@ def test_a_models_own_settings_of_sampling_change_nothing(tiny_model, model, tmp
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 4096])
 def test_chunks_change_nothing(tiny_model, model, chunk_tokens):
     other = HuggingFaceModel(ModelOptions(str(tiny_model), chunk_tokens=chunk_tokens))
-    assert [*other.answers([sample(TEXTS[2])])] == [greedily(model, TEXTS[2])]
+    assert answered(other, [sample(TEXTS[2])]) == [greedily(model, TEXTS[2])]
 
 
 def test_what_prompts_share_is_read_once(model, monkeypatch):
@@ -100,12 +101,12 @@ def test_what_prompts_share_is_read_once(model, monkeypatch):
             read.append(ids.shape[1]) or forward(ids, cache, **inputs)
         ),
     )
-    list(model.answers([sample(TEXTS[2], tokens=1)]))
+    answered(model, [sample(TEXTS[2], tokens=1)])
     read.clear()
-    list(model.answers([sample(TEXTS[0], tokens=1)]))
+    answered(model, [sample(TEXTS[0], tokens=1)])
     first = sum(read)
     read.clear()
-    list(model.answers([sample(TEXTS[1], tokens=1)]))
+    answered(model, [sample(TEXTS[1], tokens=1)])
     assert sum(read) < first / 10
 
 
@@ -116,7 +117,7 @@ def test_a_batch_reads_no_more_tokens_at_a_time_than_one_prompt(tiny_model, mode
         lambda _, __, inputs: read.append(inputs["input_ids"].numel()), with_kwargs=True
     )
     asked = [sample(text) for text in (TEXTS[0], TEXTS[2], TEXTS[3])]
-    assert list(small.answers(asked)) == [greedily(model, one.prompt) for one in asked]
+    assert answered(small, asked) == [greedily(model, one.prompt) for one in asked]
     assert max(read) <= 64
     assert sum(read) > 2 * 64
 
@@ -148,10 +149,10 @@ def test_bos_stands_once(model):
 
 
 def test_answers_end_at_their_limit_and_at_a_stop(model):
-    (answer,) = model.answers([sample(TEXTS[3], tokens=30)])
+    (answer,) = answered(model, [sample(TEXTS[3], tokens=30)])
     assert answer == greedily(model, TEXTS[3], tokens=30)
     letter = answer[5]
-    (stopped,) = model.answers([sample(TEXTS[3], tokens=30, stop=letter)])
+    (stopped,) = answered(model, [sample(TEXTS[3], tokens=30, stop=letter)])
     assert stopped == answer.split(letter)[0]
     # In a batch with a longer answer, too: nothing is written behind the stop.
     asked = [sample(TEXTS[3], tokens=30, stop=letter), sample(TEXTS[2], tokens=30)]
@@ -176,9 +177,7 @@ def test_layers_can_be_spread_over_devices(tiny_model, monkeypatch):
         for device in ("cpu", "sharded")
     )
     assert asked == [None, "auto"]
-    assert list(spread.answers([sample(TEXTS[0])])) == list(
-        plain.answers([sample(TEXTS[0])])
-    )
+    assert answered(spread, [sample(TEXTS[0])]) == answered(plain, [sample(TEXTS[0])])
 
 
 def test_the_context_is_the_configurations_unless_the_user_names_one(tiny_model):

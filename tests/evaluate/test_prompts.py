@@ -2,18 +2,20 @@
 
 import hashlib
 import shutil
-import sys
-from types import SimpleNamespace
+from datetime import date
+from importlib import resources
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.answering_models import answered
 from tests.support.evaluation_data import bpe_tokenizer, byte_tokenizer, word_tokenizer
 from tokenizers import processors
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.engines import HuggingFaceModel, ServerModel, VllmModel
+from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.prompts import ModelOptions, Prompts
+from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.task import Sample, TextTokenizer
 
 TEMPLATE = (
@@ -38,41 +40,10 @@ def chat_folder(tiny_model, tmp_path_factory):
     return folder
 
 
-def asked_of_vllm(monkeypatch, folder, samples, **options):
-    """Ask vLLM's interface, answered by a stand-in, for vLLM has no wheel for CPUs; return what it was given, and the answers."""
-    given = SimpleNamespace(load=None, prompts=None, limits=None)
-
-    class LLM:
-        def __init__(self, **load):
-            given.load = load
-
-        def generate(self, prompts, limits, *, use_tqdm):
-            given.prompts, given.limits = prompts, limits
-            return [
-                SimpleNamespace(
-                    outputs=[SimpleNamespace(text="<think>a\nb</think> B\nC")]
-                )
-                for _ in prompts
-            ]
-
-    parameters = ("temperature", "max_tokens", "stop")
-    limits = lambda **given: SimpleNamespace(  # noqa: E731
-        **{name: given[name] for name in parameters}
-    )
-    stand_in = SimpleNamespace(LLM=LLM, SamplingParams=limits, __version__="0")
-    monkeypatch.setitem(sys.modules, "vllm", stand_in)
-    model = VllmModel(
-        ModelOptions(str(folder), engine="vllm", gpus=2, **options), longest=256
-    )
-    return model, given, list(model.answers(samples))
-
-
 @pytest.mark.heavy
 @pytest.mark.parametrize("prompt_format", ["completion", "chat"])
-def test_every_route_reads_the_same_ids(
-    prompt_format, chat_folder, served, monkeypatch
-):
-    """A server puts its BOS before a text, as vLLM and llama.cpp do."""
+def test_every_route_reads_the_same_ids(prompt_format, chat_folder, served):
+    """A server puts its BOS before a text, as vLLM and llama.cpp do, and takes ids as they are."""
     local = HuggingFaceModel(
         ModelOptions(str(chat_folder), prompt_format=prompt_format)
     )
@@ -81,23 +52,20 @@ def test_every_route_reads_the_same_ids(
         ModelOptions("m", url=served.url, prompt_format=prompt_format), prompts
     )
     samples = [QUESTION, TURNS, Sample("<bos>tide", ("x",), 5)]
-    list(remote.answers(samples))
-    sent = {body["prompt"] for body in served.asked}
+    served.answer = lambda body: {"choices": [{"text": "x"}]}
+    answered(remote, samples)
+    sent = [body["prompt"] for body in served.asked]
     assert {body["path"] for body in served.asked} == {"/v1/completions"}
-    ids = [local.prompts.ids(sample) for sample in samples]
-    assert sorted(
-        prompts.tokenizer.with_prefix(prompts.tokenizer.encode(text)) for text in sent
-    ) == sorted(ids)
-    assert {hashlib.sha256(text.encode()).hexdigest() for text in sent} == {
-        local.prompts.hash_of(one) for one in samples
-    }
-    _, given, _ = asked_of_vllm(
-        monkeypatch, chat_folder, samples, prompt_format=prompt_format
-    )
-    assert [one["prompt_token_ids"] for one in given.prompts] == ids
-    assert given.load["tensor_parallel_size"] == 2
-    assert given.load["enable_prefix_caching"] is True
-    assert all(one.temperature == 0 and one.max_tokens == 5 for one in given.limits)
+    read = [
+        prompts.tokenizer.with_prefix(prompts.tokenizer.encode(prompt))
+        if prompt_format == "completion"
+        else prompt
+        for prompt in sent
+    ]
+    assert sorted(read) == sorted(local.prompts.ids(sample) for sample in samples)
+    assert [prompts.hash_of(sample) for sample in samples] == [
+        local.prompts.hash_of(sample) for sample in samples
+    ]
 
 
 @pytest.mark.heavy
@@ -119,25 +87,90 @@ def test_a_template_is_applied_once_and_counted(chat_folder):
 
 @pytest.mark.heavy
 def test_a_model_that_reasons_is_told_so_and_its_answer_is_not_begun(
-    chat_folder, monkeypatch
+    chat_folder, served
 ):
     prompts = Prompts.read(ModelOptions(str(chat_folder), "chat", 64))
     asked = prompts.under("begun answer").asked(QUESTION)
-    assert prompts.text(asked) == "user: Harbour and tide<eos>assistant: "
-    _, given, answers = asked_of_vllm(
-        monkeypatch,
-        chat_folder,
-        [prompts.asked(Sample("a", ("x",), 5, stop="\n"))],
-        prompt_format="chat",
-        thinking=64,
-    )
-    assert answers == ["B\nC"]
-    assert (
-        given.limits[0].max_tokens,
-        given.limits[0].stop,
-        given.load["max_model_len"],
-    ) == (69, None, 256 + 64 + 1)
+    assert prompts.text(asked) == "<bos>user: Harbour and tide<eos>assistant: "
+    served.answer = lambda body: {"choices": [{"text": "<think>a\nb</think> B\nC"}]}
+    remote = ServerModel(ModelOptions("m", url=served.url), prompts)
+    question = prompts.asked(Sample("a", ("x",), 5, stop="\n"))
+    assert answered(remote, [question]) == ["B\nC"]
+    assert served.asked[0]["max_tokens"] == 69
+    assert "stop" not in served.asked[0]
     assert prompts.protocol()["thinking"] == 64
+
+
+@pytest.mark.heavy
+def test_an_answer_is_not_begun_inside_open_reasoning(chat_folder, tmp_path):
+    folder = shutil.copytree(chat_folder, tmp_path / "reasoning")
+    (folder / "chat_template.jinja").write_text(
+        TEMPLATE.replace("<think></think>", "<think>\n")
+    )
+    with pytest.raises(EvaluateError, match="--thinking") as error:
+        Prompts.read(ModelOptions(str(folder), "chat"))
+    assert error.value.where == "--prompt-format chat"
+    assert Prompts.read(ModelOptions(str(folder), "chat", 64)).thinking == 64
+
+
+# The templates of ten families that people evaluate most, as trl installs them, with the
+# tokens to reason in: R1's template opens the reasoning itself.
+FAMILIES = {
+    "llama3": 0,
+    "llama3_2": 0,
+    "qwen2_5": 0,
+    "qwen3": 0,
+    "gemma3": 0,
+    "phi3_5": 0,
+    "gptoss": 0,
+    "deepseekv3": 64,
+    "cohere2": 0,
+    "glm4moe": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def family_template():
+    """A function that returns the published template of a family."""
+    folder = resources.files(pytest.importorskip("trl")) / "chat_templates"
+    return lambda family: (folder / f"{family}.jinja").read_text()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("adds_bos", [False, True])
+@pytest.mark.parametrize(("family", "thinking"), FAMILIES.items())
+def test_local_server_and_transformers_ids_are_equal_for_each_family(
+    family, thinking, adds_bos, chat_folder, family_template, served, tmp_path
+):
+    from transformers import AutoTokenizer
+
+    folder = shutil.copytree(chat_folder, tmp_path / "m")
+    (folder / "chat_template.jinja").write_text(family_template(family))
+    backend = TextTokenizer.read(folder).backend
+    if not adds_bos:
+        backend.post_processor = processors.ByteLevel(trim_offsets=False)
+    backend.save(str(folder / "tokenizer.json"))
+    today = date.today().strftime
+    expected = (
+        AutoTokenizer.from_pretrained(folder)
+        .apply_chat_template(
+            [{"role": "user", "content": "Harbour and tide"}],
+            add_generation_prompt=True,
+            tokenize=False,
+            enable_thinking=bool(thinking),
+        )
+        .replace(today("%d %b %Y"), "26 Jul 2024")
+        .replace(today("%Y-%m-%d"), "2024-07-26")
+    )
+    options = ModelOptions(str(folder), "chat", thinking)
+    local = HuggingFaceModel(options).prompts
+    question = Sample("Harbour and tide", ("x",), 5)
+    ids = local.ids(question)
+    assert ids == backend.encode(expected, add_special_tokens=False).ids
+    served.answer = lambda body: {"choices": [{"text": "x"}]}
+    remote = ServerModel(ModelOptions("m", url=served.url), Prompts.read(options))
+    answered(remote, [question])
+    assert served.asked[0]["prompt"] == ids
 
 
 @pytest.mark.heavy
@@ -204,7 +237,7 @@ def test_a_cut_prompt_is_sent_as_ids(served):
     prompts = Prompts(TOKENIZER)
     cut = Sample("tide", ("x",), 5, input_ids=(7, 8, 9))
     served.answer = lambda body: {"choices": [{"text": "x"}]}
-    list(ServerModel(ModelOptions("m", url=served.url), prompts).answers([cut]))
+    answered(ServerModel(ModelOptions("m", url=served.url), prompts), [cut])
     assert served.asked[0]["prompt"] == prompts.ids(cut) == [0, 7, 8, 9]
     assert prompts.hash_of(cut) == hashlib.sha256(b"[0, 7, 8, 9]").hexdigest()
 

@@ -29,11 +29,12 @@ from nextlong.evaluate.results import (
 def test_answers_with_any_line_separator_are_kept(tmp_path):
     odd = [{"answer": "one\u2028two\u2029three\u0085four"}, {"answer": "five"}]
     first = results.Partial(tmp_path / "a.partial.jsonl", "mark")
-    first.append(odd)
+    for number, sample in enumerate(odd):
+        first.append(number, sample)
     first.close()
     again = results.Partial(tmp_path / "a.partial.jsonl", "mark")
     again.close()
-    assert again.samples == odd
+    assert again.samples == dict(enumerate(odd))
 
 
 class Local(Oracle, HuggingFaceModel):

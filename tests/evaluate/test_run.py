@@ -15,11 +15,12 @@ from tests.support.answering_models import Blind, Oracle, asked
 from tests.support.evaluation_data import word_tokenizer, write
 from tests.support.killed import kill_at
 
-from nextlong.errors import EvaluateError
+from nextlong.errors import EvaluateError, RunError
 from nextlong.evaluate import results
 from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.progress import TaskProgress
 from nextlong.evaluate.registry import all_tasks, registered
+from nextlong.evaluate.results import Shard
 from nextlong.evaluate.run import evaluate
 from nextlong.evaluate.task import Sample
 
@@ -134,12 +135,12 @@ def test_a_label_is_kept_and_changes_nothing_that_is_measured(tmp_path):
 
 def test_a_run_that_broke_off_asks_only_what_is_missing(tmp_path):
     class Failing(Oracle):
-        def answers(self, samples):
+        def answer(self, sample, follow_up):
             if len(self.asked) >= 6:
                 raise EvaluateError(
                     where="server", problem="it is gone", fix="start it"
                 )
-            yield from super().answers(samples)
+            return super().answer(sample, follow_up)
 
     what = asked(tmp_path / "r", "json_kv", samples=8)
     with pytest.raises(EvaluateError, match="server: it is gone"):
@@ -160,12 +161,12 @@ def test_a_run_that_broke_off_asks_only_what_is_missing(tmp_path):
 
 def test_what_is_answered_of_later_tasks_takes_no_time_any_more(tmp_path):
     class Failing(Oracle):
-        def answers(self, samples):
+        def answer(self, sample, follow_up):
             if len(self.asked) >= 6:
                 raise EvaluateError(
                     where="server", problem="it is gone", fix="start it"
                 )
-            yield from super().answers(samples)
+            return super().answer(sample, follow_up)
 
     what = asked(tmp_path / "r", "vt", "json_kv", samples=8)
     model = Failing(word_tokenizer())
@@ -175,6 +176,102 @@ def test_what_is_answered_of_later_tasks_takes_no_time_any_more(tmp_path):
     with pytest.raises(EvaluateError, match="server: it is gone"):
         evaluate(lambda: model, what, progress=progress)
     assert progress.tokens == [8 * 8192, 2 * 8192]
+
+
+def shard_of(what, number, count):
+    return replace(what, shard=Shard(number, count))
+
+
+@pytest.mark.parametrize("count", [2, 3, 9])
+def test_shards_merge_to_the_bytes_of_one_run(tmp_path, monkeypatch, count):
+    monkeypatch.setattr("nextlong.evaluate.run.time.monotonic", lambda: 0.0)
+    whole = asked(tmp_path / "whole", "json_kv", "vt", samples=7)
+    run(Oracle(word_tokenizer()), whole)
+    what = replace(whole, out=tmp_path / "shards")
+    models = [Oracle(word_tokenizer()) for _ in range(count)]
+    for number, model in enumerate(models, start=1):
+        _, lines = run(model, shard_of(what, number, count))
+        is_last = number == count
+        assert ("100.00" in lines[0]) == is_last
+        assert (what.out / "json_kv/8192.json").exists() == is_last
+    # Each sample is asked once; of nine shards two have none.
+    assert sum(len(model.asked) for model in models) == 14
+    assert len({text for model in models for text in model.asked}) == 14
+    files = {
+        folder: {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in folder.rglob("*.json*")
+        }
+        for folder in (whole.out, what.out)
+    }
+    assert files[what.out] == files[whole.out]
+
+
+def test_a_shard_that_broke_off_resumes(tmp_path):
+    class Failing(Oracle):
+        def answer(self, sample, follow_up):
+            if len(self.asked) >= 1:
+                raise EvaluateError(where="server", problem="it is gone", fix="go")
+            return super().answer(sample, follow_up)
+
+        def identity(self):
+            return {"kind": "test", "name": "Oracle"}
+
+    what = asked(tmp_path / "r", "json_kv", samples=8)
+    with pytest.raises(EvaluateError, match="it is gone"):
+        run(Failing(word_tokenizer()), shard_of(what, 1, 4))
+    model = Oracle(word_tokenizer())
+    for number in (4, 1, 3, 2):
+        run(model, shard_of(what, number, 4))
+    found = results.read_results(what.out)
+    assert [(one.score, one.values["n"]) for one in found.finished] == [(100.0, 8)]
+    assert len(model.asked) == 8 - 1
+
+
+def test_a_shard_is_measured_by_one_process_and_beside_other_shards(tmp_path):
+    what = asked(tmp_path / "r", "json_kv", samples=2)
+    model = Oracle(word_tokenizer())
+    inner = []
+
+    def measured_beside(*_):
+        if not inner:
+            inner.append("begun")
+            for number, count in ((1, 2), (1, 1)):
+                with pytest.raises(RunError, match="in use"):
+                    run(model, shard_of(what, number, count))
+            run(model, shard_of(what, 2, 2))
+        return "1"
+
+    first = Oracle(word_tokenizer())
+    first.read = measured_beside
+    run(first, shard_of(what, 1, 2))
+    assert results.read_results(what.out).finished[0].values["n"] == 2
+
+
+def test_shards_of_different_settings_are_not_merged(tmp_path):
+    what = asked(tmp_path / "r", "json_kv", samples=4)
+    run(Oracle(word_tokenizer()), shard_of(what, 1, 2))
+    with pytest.raises(EvaluateError) as error:
+        run(Oracle(word_tokenizer()), shard_of(replace(what, seed=7), 2, 2))
+    assert error.value.where == str(what.out / "json_kv")
+
+
+def test_a_probe_is_measured_by_one_shard(tmp_path, monkeypatch):
+    measured = []
+    probe = Probe(
+        "mine",
+        "mine",
+        "Probes",
+        "score",
+        5,
+        lambda *_: measured.append(1) or {"scores": {"score": 1.0}, "n": 1},
+    )
+    monkeypatch.setattr("nextlong.evaluate.run.local_model", lambda model, _: model)
+    what = replace(asked(tmp_path / "r"), tasks=[probe])
+    for number in (1, 2, 3):
+        run(Oracle(word_tokenizer()), shard_of(what, number, 3))
+    assert len(measured) == 1
+    assert len(results.read_results(what.out).finished) == 1
 
 
 def test_samples_over_the_length_are_refused_and_counted(tmp_path):

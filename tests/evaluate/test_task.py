@@ -94,7 +94,6 @@ def test_a_module_that_is_there_is_returned():
     [
         ("no_such_package.inside", "evaluate"),
         ("lm_eval", "short-text"),
-        ("vllm", "vllm"),
     ],
 )
 def test_one_that_is_missing_is_named_with_its_extra(name, extra, monkeypatch):

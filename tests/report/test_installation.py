@@ -65,7 +65,7 @@ def test_ci_installs_or_resolves_every_extra():
         more = {
             extra for one in more for extra in _named(" ".join(EXTRAS[one]))
         } - found
-    assert set(EXTRAS) - found == {"vllm"}  # it brings a torch of its own
+    assert set(EXTRAS) == found
 
 
 def test_the_memory_is_what_a_container_may_use(tmp_path, monkeypatch):

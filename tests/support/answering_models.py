@@ -27,6 +27,12 @@ def evaluated(model, settings):
     return evaluate(lambda: model, settings, progress=TaskProgress(Console(quiet=True)))
 
 
+def answered(model, samples):
+    """Return a model's answers to samples, in the order of the samples."""
+    answers = {number: text for number, _, text in model.answers(enumerate(samples))}
+    return [answers[number] for number in sorted(answers)]
+
+
 class Oracle:
     """Answers from the text alone: it is never shown the references."""
 
@@ -41,13 +47,17 @@ class Oracle:
     def identity(self):
         return {"kind": "test", "name": type(self).__name__}
 
-    def batch(self, length):
-        return 3
+    def answers(self, samples, *, follow_up=None, done=()):
+        for number, sample in samples:
+            if number not in done:
+                yield number, sample, self.answer(sample, follow_up)
 
-    def answers(self, samples):
-        for sample in samples:
-            self.asked.append(sample.text)
-            yield self.read(sample.text)
+    def answer(self, sample, follow_up):
+        self.asked.append(sample.text)
+        answer = self.read(sample.text)
+        if follow_up is None:
+            return answer
+        return self.answer(follow_up(answer, sample), None)
 
     def read(self, text):
         for sign, answer in READERS.items():

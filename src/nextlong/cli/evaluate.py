@@ -38,10 +38,10 @@ def judge_command(args: argparse.Namespace) -> None:
 
 def import_command(args: argparse.Namespace) -> None:
     from nextlong.evaluate import report
-    from nextlong.evaluate.importing.files import import_results
+    from nextlong.evaluate.import_helmet import import_helmet
 
     shown = console(stderr=args.json)
-    imported = import_results(args.files, out=args.out, label=args.label, console=shown)
+    imported = import_helmet(args.files, out=args.out, label=args.label, console=shown)
     present(args, partial(report.as_json, [imported]))
 
 
@@ -63,6 +63,7 @@ def run_command(args: argparse.Namespace) -> None:
     from nextlong.evaluate.data import DataFiles
     from nextlong.evaluate.progress import TaskProgress
     from nextlong.evaluate.registry import chosen
+    from nextlong.evaluate.results import Shard
     from nextlong.evaluate.settings import EvaluationSettings, check
     from nextlong.evaluate.task import parse_lengths
 
@@ -79,7 +80,8 @@ def run_command(args: argparse.Namespace) -> None:
     model_name = Path(args.model.rstrip("/")).name
     settings = EvaluationSettings(
         tasks=chosen(suites, args.tasks),
-        lengths=parse_lengths(args.lengths),
+        lengths=parse_lengths(args.lengths or "8k..128k"),
+        names_lengths=args.lengths is not None,
         out=args.out or Path(f"evaluation-{model_name}"),
         data=DataFiles(args.data),
         samples=args.samples,
@@ -87,6 +89,7 @@ def run_command(args: argparse.Namespace) -> None:
         label=args.label,
         run=args.run,
         negatives_cosine=negatives_cosine,
+        shard=Shard.parse(args.shard),
         model=_model(args, args.model),
     )
     if args.dry_run:

@@ -14,11 +14,11 @@ from nextlong.cli.argument_types import add_verbose, count, words
 
 _Subcommand: TypeAlias = Callable[..., argparse.ArgumentParser]
 _SUITES_HELP: Final = (
-    "suites of tasks, separated by commas: ruler, helmet, needle, nolima, mrcr, "
-    "graphwalks, short, attention, dependency and others listed in docs/evaluate"
+    "suites of tasks, separated by commas: ruler, helmet, needle, nolima, babilong, "
+    "mrcr, graphwalks, longbench-v2, short, attention, dependency and others listed "
+    "in docs/evaluate"
 )
 _DEFAULT_SUITE: Final = "ruler"
-_LENGTHS: Final = "8k..128k"
 _SUMMARY: Final = "Evaluate a model on long-context benchmarks and report its scores"
 _DESCRIPTION: Final = f"""{_SUMMARY}.
 
@@ -100,9 +100,10 @@ def _add_tasks(sub: argparse.ArgumentParser) -> None:
     add("--tasks", type=words, default=[], metavar="NAME,…", help=meaning)
     meaning = (
         "context lengths in tokens, including the answer: a list such as 8k,32k or a "
-        "range of powers of two such as 8k..128k (default: 8k..128k)"
+        "range of powers of two such as 8k..128k (default: 8k..128k; longbench-v2: "
+        "128k)"
     )
-    add("--lengths", default=_LENGTHS, metavar="L,…", help=meaning)
+    add("--lengths", metavar="L,…", help=meaning)
     meaning = "ask at most N samples of each task (default: all of the benchmark's)"
     add("--samples", type=count, metavar="N", help=meaning)
     meaning = "seed of generated samples (default: 42, as in RULER and HELMET)"
@@ -120,6 +121,11 @@ def _add_tasks(sub: argparse.ArgumentParser) -> None:
     add("--trained-on", type=Path, metavar="RUN", help=meaning)
     meaning = "folder for answers and scores (default: evaluation-MODEL)"
     add("--out", type=Path, metavar="RESULTS", help=meaning)
+    meaning = (
+        "ask each eighth sample from the third on, one of eight processes that write "
+        "into the same folder, each with another number and GPU"
+    )
+    add("--shard", default="1/1", metavar="3/8", help=meaning)
     meaning = "name of the model in reports (default: MODEL)"
     add("--label", metavar="NAME", help=meaning)
     meaning = (
@@ -141,11 +147,6 @@ def _add_inference(sub: argparse.ArgumentParser) -> None:
         "its answer"
     )
     add("--thinking", type=int, default=0, metavar="N", help=meaning)
-    engines = ("transformers", "vllm")
-    meaning = f"library that runs the model (default: {engines[0]})"
-    add("--engine", choices=engines, default=engines[0], help=meaning)
-    meaning = "with --engine vllm: split the model over N GPUs (default: 1)"
-    add("--gpus", type=count, default=1, metavar="N", help=meaning)
     meaning = (
         "largest number of tokens to give the model (default: from its configuration)"
     )
@@ -159,10 +160,10 @@ def _add_inference(sub: argparse.ArgumentParser) -> None:
     meaning = "data type of weights and cache (default: auto, as in the checkpoint)"
     add("--dtype", choices=dtypes, default=dtypes[0], help=meaning)
     meaning = (
-        "attention implementation of transformers, such as sdpa or flash_attention_2 "
-        "(default: sdpa)"
+        "attention implementation of transformers, such as eager or flash_attention_2 "
+        "(default: sdpa, or eager for a model without it)"
     )
-    add("--attention", default="sdpa", metavar="NAME", help=meaning)
+    add("--attention", metavar="NAME", help=meaning)
     meaning = (
         "tokens of a prompt to read at once; fewer need less memory (default: 2048)"
     )
@@ -238,10 +239,10 @@ def _add_data(subcommand: _Subcommand) -> None:
 def _add_import(subcommand: _Subcommand) -> None:
     sub = subcommand(
         "import",
-        "Read result files of HELMET, lm-eval, LongBench v2 or BABILong",
+        "Read result files that HELMET's own scripts wrote",
         prints="the score of every task",
     )
-    meaning = "result files of one model; docs/evaluate/import.md has their names"
+    meaning = "result files (JSON) of one model"
     sub.add_argument("files", nargs="+", type=Path, metavar="FILE", help=meaning)
     meaning = "folder for the scores; give it to `nextlong evaluate report`"
     sub.add_argument("--out", type=Path, required=True, metavar="RESULTS", help=meaning)
@@ -252,7 +253,7 @@ def _add_import(subcommand: _Subcommand) -> None:
 def _add_judge(subcommand: _Subcommand) -> None:
     sub = subcommand(
         "judge",
-        "Score answers to NarrativeQA with another model, as HELMET does",
+        "Score answers of HELMET's LongQA and Summ with another model, as HELMET does",
         prints="the score of every judged file",
     )
     meaning = "result folders of `nextlong evaluate run`"

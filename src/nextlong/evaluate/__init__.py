@@ -1,6 +1,6 @@
 """Evaluate: measure what a long-context model can do, by task and by length.
 
-In:  a model (Hugging Face, vLLM, or an OpenAI-compatible server), and the user's data
+In:  a model (Hugging Face, or an OpenAI-compatible server), and the user's data
 files. Out: one JSON file per task and length with every answer; tables and figures as
 in the paper (§4 and §5, arXiv 2501.12766).
 
@@ -10,7 +10,8 @@ in the paper (§4 and §5, arXiv 2501.12766).
     tasks/              one file per family of tasks or probes
     data.py             the user's files, their shapes; downloads
     prompts.py          options of a model; sample → prompt
-    engines.py          transformers, vLLM, servers
+    engines.py          a model of transformers
+    server.py           a model on a server
     settings.py         what is measured, checked before anything is measured
     run.py              tasks × lengths → results; resumes
     answers.py          the samples of a task: made, answered, scored
@@ -24,8 +25,7 @@ in the paper (§4 and §5, arXiv 2501.12766).
     report.py           tables and figures, on the console or as files
 
 torch, transformers and matplotlib come with the extra `nextlong[evaluate]`, lm-eval
-with `nextlong[short-text]`, vLLM with `nextlong[vllm]`; they are imported where they
-are used.
+with `nextlong[short-text]`; they are imported where they are used.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from typing import Final
 from nextlong.errors import EvaluateError
 
 # The extra of pyproject.toml that installs a package, where it is not `evaluate`.
-_EXTRAS: Final = {"lm_eval": "short-text", "vllm": "vllm"}
+_EXTRAS: Final = {"lm_eval": "short-text"}
 
 
 def required(name: str) -> ModuleType:

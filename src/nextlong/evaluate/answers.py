@@ -1,17 +1,19 @@
-"""Answers: the samples of a task, made, answered and scored, batch by batch."""
+"""Answers: the samples of a task, made, answered and scored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Container, Iterator
+from itertools import islice
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.engines import HuggingFaceModel, ServerModel, VllmModel
+from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.prompts import Prompts
+from nextlong.evaluate.results import Shard
+from nextlong.evaluate.server import ServerModel, UnansweredSamplesError
 from nextlong.evaluate.task import Sample, Task, TaskRequest
 from nextlong.text import Json
 
-Model = HuggingFaceModel | VllmModel | ServerModel
+Model = HuggingFaceModel | ServerModel
 
 
 class NotMeasuredError(Exception):
@@ -22,50 +24,64 @@ class NotMeasuredError(Exception):
         self.reason = reason
 
 
-def scored_answers(
-    model: Model, task: Task, request: TaskRequest, *, skip: int
-) -> Iterator[list[Json]]:
-    """Yield the lines of the samples after the first `skip`, a batch at a time.
+class _Samples:
+    """The samples of a shard, made one by one as a model takes them.
 
-    Raises NotMeasuredError where the samples cannot be made.
+    Those that do not fit are kept aside: they are not asked. So is an error of making
+    them: what was asked before it is answered.
     """
-    # `make` is called when the first sample is taken, so that its errors are those of a
-    # sample.
-    every_sample = chain.from_iterable(map(task.make, [request]))
-    asked = (sample and model.prompts.asked(sample) for sample in every_sample)
-    remaining = islice(asked, skip, request.samples)
-    batch_size = model.batch(request.length)
-    while True:
+
+    def __init__(
+        self, model: Model, task: Task, request: TaskRequest, shard: Shard
+    ) -> None:
+        self._model = model
+        self._task = task
+        self._request = request
+        self._shard = shard
+        self.refused: list[tuple[int, Sample | None]] = []
+        self.error: EvaluateError | None = None
+
+    def __iter__(self) -> Iterator[tuple[int, Sample]]:
         try:
-            batch = list(islice(remaining, batch_size))
+            made = islice(self._task.make(self._request), self._request.samples)
+            for number, whole in enumerate(made):
+                if not self._shard.has(number):
+                    continue
+                sample = whole and self._model.prompts.asked(whole)
+                if sample is not None and _fits(self._model, self._request, sample):
+                    yield number, sample
+                else:
+                    self.refused.append((number, sample))
         except EvaluateError as error:
-            raise NotMeasuredError(error) from None
-        if not batch:
-            return
-        yield _lines(model, task, request, batch)
+            self.error = error
 
 
-def _lines(
-    model: Model, task: Task, request: TaskRequest, batch: Sequence[Sample | None]
-) -> list[Json]:
-    """Return what a result file holds of a batch of samples."""
-    fitting = []
-    for sample in batch:
-        if sample is not None and _fits(model, request, sample):
-            fitting.append(sample)
-    answers = iter(model.answers(fitting) if fitting else ())
-    lines = []
-    for sample in batch:
-        # Refused samples are not sent; their lines keep their places, so that a resumed
-        # task continues at the right one.
-        if sample is None or sample not in fitting:
-            line: Json = {"refused": True}
-        else:
-            line = _line(model.prompts, task, sample, next(answers))
-        if sample is not None and sample.details:
-            line["details"] = sample.details
-        lines.append(line)
-    return lines
+def scored_answers(
+    model: Model,
+    task: Task,
+    request: TaskRequest,
+    *,
+    shard: Shard,
+    done: Container[int],
+) -> Iterator[tuple[int, Json]]:
+    """Yield the number and the line of each sample of a shard when it is answered.
+
+    Those whose numbers are in `done` are not asked again. Raises NotMeasuredError where
+    samples cannot be made, or were not answered.
+    """
+    samples = _Samples(model, task, request, shard)
+    try:
+        for number, sample, answer in model.answers(
+            samples, follow_up=task.follow_up, done=done
+        ):
+            yield number, _line(model.prompts, task, sample, answer)
+    except UnansweredSamplesError as error:
+        raise NotMeasuredError(error) from None
+    if samples.error is not None:
+        raise NotMeasuredError(samples.error)
+    for number, refused in samples.refused:
+        if number not in done:
+            yield number, _with_details({"refused": True}, refused)
 
 
 def _fits(model: Model, request: TaskRequest, sample: Sample) -> bool:
@@ -82,10 +98,17 @@ def _fits(model: Model, request: TaskRequest, sample: Sample) -> bool:
 
 def _line(prompts: Prompts, task: Task, sample: Sample, answer: str) -> Json:
     """Return what a result file holds of an answered sample."""
-    return {
+    line = {
         "prompt_sha256": prompts.hash_of(sample),
         "answer_prefix": sample.answer_prefix,
         "answer": answer,
         "references": list(sample.references),
         "scores": task.score(answer, sample),
     }
+    return _with_details(line, sample)
+
+
+def _with_details(line: Json, sample: Sample | None) -> Json:
+    if sample is not None and sample.details:
+        line["details"] = sample.details
+    return line

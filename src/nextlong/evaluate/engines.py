@@ -1,36 +1,32 @@
-"""Engines: models that answer samples greedily.
+"""Engine: a model of transformers on this machine, which answers samples greedily.
 
-In:  samples. Out: their answers in order, by transformers, by vLLM, or on a server with
-an OpenAI-compatible API.
+In:  samples. Out: their answers, as soon as each is known.
 
-transformers: prompts are prefilled in chunks, so that no length needs more activations
-than another; what a prompt shares with the one before it stays in the key-value cache;
+Prompts are prefilled in chunks, so that no length needs more activations than another.
+What a prompt shares with the one before it stays in the key-value cache; the other
 short prompts are answered in batches of like length, padded on the left.
 
-A server (vLLM, SGLang, llama.cpp, or OpenAI's own) gets requests to /completions, also
-for a chat model, whose template is applied here (`prompts.py`), so that it reads what
-the same model on this machine would. The format `messages` uses /chat/completions,
-which leaves the template to the server and refuses begun answers. Requests are sent
-concurrently.
+Some models are read whole, one prompt at a time, as `generate` does by itself: those
+whose RoPE frequencies depend on the number of tokens read (LongRoPE, dynamic NTK), as
+the keys of an early chunk would have other frequencies than those of a late one
+(transformers issue 33129), and those without a key-value cache (Mamba).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
+import inspect
 import math
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from nextlong.client import Client, UnansweredError
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.prompts import ModelOptions, Prompts, load_tokenizer
-from nextlong.evaluate.task import Sample, TextTokenizer
+from nextlong.evaluate.task import FollowUp, Sample
 from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
@@ -52,25 +48,25 @@ _MODEL_FILES: Final = (
 )
 # The device of a model whose layers are spread over all GPUs.
 SHARDED: Final = "sharded"
-# From this share of a common prefix on, a batch is answered one by one with a shared
-# cache.
+# Two prompts with this share in common are answered one by one with a shared cache.
 _SHARED_SHARE: Final = 0.5
-# Samples between two writes to the disk; vLLM schedules them itself.
-_VLLM_BATCH: Final = 64
-# Up to this length, several rounds of concurrent requests are sent between two writes.
-_SHORT_PROMPT_TOKENS: Final = 16_384
-_SHORT_PROMPT_ROUNDS: Final = 4
+# The samples of so many batches are read ahead and sorted by length.
+_BATCHES_AHEAD: Final = 4
+# The RoPE types whose frequencies depend on the number of tokens read.
+_LENGTH_DEPENDENT_ROPE: Final = ("dynamic", "longrope")
+_Ids = list[int]
+_Numbered = tuple[int, Sample, _Ids]
 
 
 class HuggingFaceModel:
     """A causal language model and its tokenizer, from a folder or the hub.
 
-    Each model here has
+    Each model has
     context: the most tokens with an answer (None: unknown)
     engine: what runs it, with its version
     identity(): what names it in results
-    batch(length): how many samples are answered at a time
-    answers(samples): yields greedy answers in order, cut at each sample's limits
+    answers(samples): yields each sample with its number and its greedy answer, cut at
+        the sample's limits, as soon as it is known; the numbers in `done` are answered
     """
 
     def __init__(self, options: ModelOptions) -> None:
@@ -84,18 +80,16 @@ class HuggingFaceModel:
         self.config = _read_config(options)
         self.context = context_of(self.config, options)
         self.hub_tokenizer = load_tokenizer(options.name, options)
-        self.tokenizer = TextTokenizer(self.hub_tokenizer.backend_tokenizer)
-        self.prompts = Prompts(
-            tokenizer=self.tokenizer,
-            format=options.prompt_format,
-            thinking=options.thinking,
-            template=self.hub_tokenizer,
-        )
+        self.prompts = Prompts.of(self.hub_tokenizer, options)
+        self.tokenizer = self.prompts.tokenizer
         self.engine = f"transformers {transformers.__version__}"
         self.model = _loaded(options)
         self.device = self.model.device
         self.chunk_tokens = options.chunk_tokens
-        self._cache: Any = transformers.DynamicCache(config=self.config)
+        inputs = inspect.signature(self.model.base_model.forward).parameters
+        has_cache = "past_key_values" in inputs
+        self.reads_whole = _has_length_dependent_rope(self.config) or not has_cache
+        self._cache = self.empty_cache()
         self._cached_ids: list[int] = []
         self._window_tokens = _window_tokens(self.config)
         self._end_ids = _end_ids(self.model, self.hub_tokenizer)
@@ -119,24 +113,83 @@ class HuggingFaceModel:
             **self.prompts.identity(),
         }
 
-    def batch(self, length: int) -> int:
-        return max(1, self._options.batch_tokens // length)
+    def answers(
+        self,
+        samples: Iterable[tuple[int, Sample]],
+        *,
+        follow_up: FollowUp | None = None,
+        done: Container[int] = (),
+    ) -> Iterator[tuple[int, Sample, str]]:
+        for batch in self._batches(samples):
+            if all(number in done for number, _, _ in batch):
+                continue
+            asked = [sample for _, sample, _ in batch]
+            answers = self._texts([prompt for _, _, prompt in batch], asked)
+            if follow_up is not None:
+                # The first answers are only the reasoning; the answers to the second
+                # questions are scored.
+                asked = list(map(follow_up, answers, asked))
+                answers = self._texts([self.prompts.ids(one) for one in asked], asked)
+            for (number, sample, _), answer in zip(batch, answers, strict=True):
+                yield number, sample, answer
 
-    def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
-        prompts = [self.prompts.ids(sample) for sample in samples]
-        min_tokens = min(map(len, prompts))
-        shares_prefix = _common_prefix(prompts) >= _SHARED_SHARE * min_tokens
-        size = 1 if shares_prefix else len(prompts)
-        for first in range(0, len(prompts), size):
-            part = samples[first : first + size]
-            answers = self._generated(prompts[first : first + size], part)
-            for ids, sample in zip(answers, part, strict=True):
-                text = self.hub_tokenizer.decode(ids, skip_special_tokens=True)
-                yield self.prompts.answer(text, sample)
+    def _batches(
+        self, samples: Iterable[tuple[int, Sample]]
+    ) -> Iterator[list[_Numbered]]:
+        """Yield samples, with their numbers and ids, in batches of like length.
+
+        Batches depend on the samples alone, not on which of them are answered, so that
+        a resumed task has those of an uninterrupted one.
+        """
+        ahead: list[_Numbered] = []
+        tokens = 0
+        for number, sample in samples:
+            ids = self.prompts.ids(sample)
+            ahead.append((number, sample, ids))
+            tokens += len(ids)
+            if tokens >= _BATCHES_AHEAD * self._options.batch_tokens:
+                yield from self._sorted_batches(ahead)
+                ahead = []
+                tokens = 0
+        yield from self._sorted_batches(ahead)
+
+    def _sorted_batches(self, samples: list[_Numbered]) -> Iterator[list[_Numbered]]:
+        """Yield prompts that share a beginning one by one, then batches of the others.
+
+        A batch has at most `batch_tokens`, padding included.
+        """
+        alone = set(range(len(samples))) if self.reads_whole else set[int]()
+        for index in range(1, len(samples)):
+            pair = [ids for _, _, ids in samples[index - 1 : index + 1]]
+            if _common_prefix(pair) >= _SHARED_SHARE * min(map(len, pair)):
+                alone.update((index - 1, index))
+        for index in sorted(alone):
+            yield [samples[index]]
+
+        others = [sample for index, sample in enumerate(samples) if index not in alone]
+        others.sort(key=lambda sample: len(sample[2]))
+        batch: list[_Numbered] = []
+        for sample in others:
+            # The newest is the longest.
+            tokens = (len(batch) + 1) * len(sample[2])
+            if batch and tokens > self._options.batch_tokens:
+                yield batch
+                batch = []
+            batch.append(sample)
+        if batch:
+            yield batch
+
+    def _texts(self, prompts: Sequence[_Ids], samples: Sequence[Sample]) -> list[str]:
+        """Return the answers to some prompts."""
+        texts = []
+        for ids, sample in zip(self._generated(prompts, samples), samples, strict=True):
+            text = self.hub_tokenizer.decode(ids, skip_special_tokens=True)
+            texts.append(self.prompts.answer(text, sample))
+        return texts
 
     def _generated(
-        self, prompts: Sequence[list[int]], samples: Sequence[Sample]
-    ) -> list[list[int]]:
+        self, prompts: Sequence[_Ids], samples: Sequence[Sample]
+    ) -> list[_Ids]:
         """Return the ids of the answers to some prompts, cut off at their ends."""
         torch = required("torch")
         longest = max(map(len, prompts))
@@ -157,22 +210,28 @@ class HuggingFaceModel:
 
         input_ids, mask = self._padded(prompts)
         is_single = len(prompts) == 1
-        if is_single:
-            read: Json = {"past_key_values": self.prefilled(prompts[0][:-1])}
+        read: Json = {}
+        if self.reads_whole:
+            self._forget_lengths()
+        elif is_single:
+            read = {"past_key_values": self.prefilled(prompts[0][:-1])}
         else:
             # A batch needs no more memory for activations than one prompt.
-            empty = required("transformers").DynamicCache(config=self.config)
             chunk_tokens = max(1, self.chunk_tokens // len(prompts))
-            read = {"prefill_chunk_size": chunk_tokens, "past_key_values": empty}
+            read = {
+                "prefill_chunk_size": chunk_tokens,
+                "past_key_values": self.empty_cache(),
+            }
         with torch.inference_mode():
             output = self.model.generate(
                 input_ids,
                 attention_mask=mask,
                 max_new_tokens=max(max_answers),
                 stopping_criteria=[finished_rows],
+                logits_processor=[self._finite],
                 **read,
             )
-        if is_single:
+        if is_single and not self.reads_whole:
             self.forget(longest - 1)
 
         answers = []
@@ -183,6 +242,32 @@ class HuggingFaceModel:
             kept = takewhile(lambda token: token not in self._end_ids, ids[:max_tokens])
             answers.append(list(kept))
         return answers
+
+    def _finite(self, _: Tensor, logits: Tensor) -> Tensor:
+        """Return the logits of the next tokens, shape (prompts, vocabulary).
+
+        Raises EvaluateError for NaN or infinity, of which the greatest would be taken.
+        """
+        if not bool(logits.amax(-1).isfinite().all()):
+            dtype = str(self.model.dtype).removeprefix("torch.")
+            raise EvaluateError(
+                where=f"--dtype {self._options.dtype}",
+                problem=f"the model computes NaN or infinity in {dtype}",
+                fix="give --dtype bfloat16 or --dtype float32",
+            )
+        return logits
+
+    def _forget_lengths(self) -> None:
+        """Reset what dynamic NTK keeps: the frequencies of the longest prompt so far.
+
+        The answer to a prompt would depend on the prompts before it.
+        """
+        for module in self.model.modules():
+            if hasattr(module, "max_seq_len_cached"):
+                # A copy, since LongRoPE overwrites its frequencies in place.
+                original = module.original_inv_freq.clone()
+                module.inv_freq = original.to(module.inv_freq.device)
+                module.max_seq_len_cached = module.original_max_seq_len
 
     def _padded(self, prompts: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
         """Return prompts padded on the left, and a mask that is 1 on their tokens.
@@ -202,6 +287,10 @@ class HuggingFaceModel:
             return tensor
 
         return padded(ids), padded(ones)
+
+    def empty_cache(self) -> DynamicCache:
+        cache: DynamicCache = required("transformers").DynamicCache(config=self.config)
+        return cache
 
     def prefilled(self, ids: list[int]) -> DynamicCache:
         """Return a cache of exactly `ids`.
@@ -231,7 +320,7 @@ class HuggingFaceModel:
             self._cache.crop(kept - cached)
             self._cached_ids = self._cached_ids[:kept]
         elif kept < cached or not self._window_tokens:
-            self._cache = required("transformers").DynamicCache(config=self.config)
+            self._cache = self.empty_cache()
             self._cached_ids = []
 
     def forward(self, ids: Tensor, cache: DynamicCache) -> None:
@@ -256,17 +345,19 @@ def _loaded(options: ModelOptions) -> PreTrainedModel:
         required("accelerate")
         more["device_map"] = "auto"
     source = Path(options.name).expanduser()
+    attention = f" --attention {options.attention}" if options.attention else ""
+    model: PreTrainedModel
     try:
-        model: PreTrainedModel = transformers.AutoModelForCausalLM.from_pretrained(
+        model, loading = transformers.AutoModelForCausalLM.from_pretrained(
             str(source),
             revision=options.revision,
             dtype=options.dtype,
             attn_implementation=options.attention,
+            output_loading_info=True,
             **more,
         )
         if not is_sharded:
             model = model.to(device)
-        return model.eval()
     except (
         OSError,
         ValueError,
@@ -279,9 +370,34 @@ def _loaded(options: ModelOptions) -> PreTrainedModel:
         raise EvaluateError(
             where=options.name,
             problem=f"it cannot be loaded with --device {device} --dtype "
-            f"{options.dtype}: {first_sentence(error)}",
-            fix="give another device or type, or another model",
+            f"{options.dtype}{attention}: {first_sentence(error)}",
+            fix="give another device, type or attention, or another model",
         ) from None
+    _check_weights(model, sorted(loading["missing_keys"]), options)
+    return model.eval()
+
+
+def _check_weights(
+    model: PreTrainedModel, missing: Sequence[str], options: ModelOptions
+) -> None:
+    """Raise EvaluateError for weights that are missing, NaN or infinite."""
+    if missing:
+        raise EvaluateError(
+            where=options.name,
+            problem=f"it lacks {len(missing):,} weights of {type(model).__name__}, "
+            f"which would be random: {', '.join(missing[:3])}",
+            fix="name a folder with all weights of the model that config.json "
+            "describes",
+        )
+    for name, weight in model.named_parameters():
+        if not weight.is_meta and not bool(weight.isfinite().all()):
+            dtype = str(weight.dtype).removeprefix("torch.")
+            raise EvaluateError(
+                where=options.name,
+                problem=f"the weight {name} holds NaN or infinity in {dtype}",
+                fix="name other weights, or give --dtype float32 if the saved ones "
+                "are finite",
+            )
 
 
 def _end_ids(model: PreTrainedModel, tokenizer: Any) -> set[int]:
@@ -326,7 +442,27 @@ def context_of(config: PreTrainedConfig | None, options: ModelOptions) -> int | 
 
     None where neither the user nor the configuration says.
     """
-    return options.context or getattr(config, "max_position_embeddings", None)
+    if options.context is not None:
+        return options.context
+    context: int | None = getattr(config, "max_position_embeddings", None)
+    for rope in _rope_parameters(config):
+        # Most configurations name the context before YaRN, some the one after it.
+        if rope.get("rope_type") == "yarn" and context is not None:
+            original = rope.get("original_max_position_embeddings") or context
+            context = max(context, int(original * rope["factor"]))
+    return context
+
+
+def _rope_parameters(config: PreTrainedConfig | None) -> list[Json]:
+    """Return the RoPE parameters of a model, one or one for each kind of layer."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    nested = [value for value in parameters.values() if isinstance(value, dict)]
+    return nested or [parameters]
+
+
+def _has_length_dependent_rope(config: PreTrainedConfig) -> bool:
+    kinds = [rope.get("rope_type") for rope in _rope_parameters(config)]
+    return any(kind in _LENGTH_DEPENDENT_ROPE for kind in kinds)
 
 
 def _read_config(
@@ -402,178 +538,3 @@ def _common_prefix(lists: Sequence[list[int]]) -> int:
         if len(set(ids)) > 1:
             return index
     return shortest
-
-
-class VllmModel:
-    """A causal language model that vLLM runs.
-
-    longest: the most tokens of a prompt with its answer
-    """
-
-    def __init__(self, options: ModelOptions, *, longest: int) -> None:
-        """Load it. Raises EvaluateError if vLLM cannot."""
-        self._vllm = required("vllm")
-        self._options = options
-        self.config = _read_config(options)
-        self.context = context_of(self.config, options)
-        self.prompts = Prompts.read(options)
-        self.engine = f"vllm {self._vllm.__version__}"
-        # vLLM refuses a context that its cache has no room for, so it gets no longer
-        # one than the tasks need.
-        needed = longest + options.thinking + len(self.prompts.tokenizer.prefix)
-        source = Path(options.name).expanduser()
-        try:
-            self._llm = self._vllm.LLM(
-                model=str(source),
-                revision=options.revision,
-                dtype=options.dtype,
-                tensor_parallel_size=options.gpus,
-                max_model_len=min(needed, self.context or needed),
-                enable_prefix_caching=True,
-                seed=0,
-            )
-        except (RuntimeError, ValueError, OSError, ImportError) as error:
-            raise EvaluateError(
-                where=options.name,
-                problem=f"it cannot be loaded by vLLM with --gpus {options.gpus} "
-                f"--dtype {options.dtype}: {first_sentence(error)}",
-                fix="give another number of GPUs or type, or another model",
-            ) from None
-
-    def identity(self) -> Json:
-        return {
-            "kind": "vllm",
-            **_weights_of(self.config, self._options),
-            "context": self.context,
-            "dtype": self._options.dtype,
-            **self.prompts.identity(),
-        }
-
-    def batch(self, length: int) -> int:  # noqa: ARG002
-        return _VLLM_BATCH
-
-    def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
-        inputs = []
-        limits = []
-        for sample in samples:
-            inputs.append({"prompt_token_ids": self.prompts.ids(sample)})
-            sampling = self._vllm.SamplingParams(
-                temperature=0.0,
-                max_tokens=self.prompts.budget(sample),
-                stop=sample.stop,
-            )
-            limits.append(sampling)
-        outputs = self._llm.generate(inputs, limits, use_tqdm=False)
-        for sample, output in zip(samples, outputs, strict=True):
-            yield self.prompts.answer(output.outputs[0].text, sample)
-
-
-class ServerModel:
-    """A model on an OpenAI-compatible server.
-
-    The user names the tokenizer and its template.
-    """
-
-    def __init__(self, options: ModelOptions, prompts: Prompts) -> None:
-        self.options = options
-        self.prompts = prompts
-        self.context = options.context
-        self.engine = f"server {options.url}"
-        self._client = Client(
-            options.api_key_env, options.max_attempts, options.timeout_s
-        )
-
-    def identity(self) -> Json:
-        # Only the server knows which weights it holds.
-        return {
-            "kind": "server",
-            "name": self.options.name,
-            "url": self.options.url,
-            "context": self.context,
-            **self.prompts.identity(),
-        }
-
-    def batch(self, length: int) -> int:
-        is_short = length <= _SHORT_PROMPT_TOKENS
-        rounds = _SHORT_PROMPT_ROUNDS if is_short else 1
-        return self.options.concurrency * rounds
-
-    def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
-        with ThreadPoolExecutor(self.options.concurrency) as pool:
-            # After an error, requests that have not been sent are not worth sending;
-            # `map` cancels them.
-            yield from pool.map(self._answer, samples)
-
-    def _answer(self, sample: Sample) -> str:
-        endpoint, body = self._request(sample)
-        url = str(self.options.url).rstrip("/") + endpoint
-        try:
-            received = self._client.post(url, body)
-        except UnansweredError as error:
-            if error.status:
-                fix = "check the model's name and the API key (--api-key-env)"
-            else:
-                fix = (
-                    "finished answers are kept: fix the server and run the same "
-                    "command again, or lower --concurrency"
-                )
-            raise self._error(str(error), fix) from None
-        return self.prompts.answer(self._text_in(received), sample)
-
-    def _request(self, sample: Sample) -> tuple[str, Json]:
-        """Return the endpoint and the body of a sample's request."""
-        prompts = self.prompts
-        body: Json = {
-            "model": self.options.name,
-            "max_tokens": prompts.budget(sample),
-            "temperature": 0,
-        }
-        if sample.stop is not None:
-            body["stop"] = [sample.stop]
-        sent = prompts.sent(sample)
-        if prompts.format != "messages":
-            return "/completions", {**body, "prompt": sent}
-        if sample.answer_prefix:
-            raise EvaluateError(
-                where="--prompt-format messages",
-                problem="the task begins the model's answer "
-                f"({sample.answer_prefix.strip()!r:.60}), and a server's own template "
-                "cannot",
-                fix="give --prompt-format chat with --tokenizer FOLDER, or leave the "
-                "task out",
-            )
-        if prompts.thinking:
-            body["chat_template_kwargs"] = {"enable_thinking": True}
-        return "/chat/completions", {**body, "messages": sent}
-
-    def _text_in(self, received: bytes) -> str:
-        """Return the completion in what a server answered."""
-        try:
-            choice = json.loads(received)["choices"][0]
-            if "message" in choice:
-                text = choice["message"]["content"]
-            else:
-                text = choice["text"]
-        except (ValueError, KeyError, TypeError, IndexError):
-            head = received[:200].decode("utf-8", "replace")
-            raise self._error(
-                f"answered with no completion: {head!r}",
-                fix="give the URL of an OpenAI-compatible server, which ends in /v1",
-            ) from None
-        if not isinstance(text, str):
-            problem = "answered without content"
-            if choice.get("finish_reason"):
-                problem += f" (finish_reason {choice['finish_reason']})"
-            raise self._error(
-                problem,
-                fix="a model that reasons needs --thinking with more tokens than it "
-                "takes",
-            )
-        return text
-
-    def _error(self, problem: str, fix: str) -> EvaluateError:
-        return EvaluateError(
-            where=f"--url {self.options.url}, model {self.options.name}",
-            problem=f"the server {problem}",
-            fix=fix,
-        )

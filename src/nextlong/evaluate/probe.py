@@ -36,7 +36,7 @@ class Probe(Measurement):
 def local_model(model: object, probe: Probe) -> HuggingFaceModel:
     """Return the local model that a probe measures.
 
-    Raises EvaluateError for a model on a server, and for one that vLLM runs.
+    Raises EvaluateError for a model on a server.
     """
     if isinstance(model, HuggingFaceModel):
         return model

@@ -21,10 +21,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
+
+import tokenizers
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
@@ -36,6 +40,9 @@ _PromptFormat = Literal["completion", "chat", "messages"]
 _UNKNOWN_TEMPLATE: Final = 64
 _OPEN: Final = "<think>"
 _CLOSE: Final = "</think>"
+# What replaces `strftime_now`: the date that Llama 3's template has without it.
+_TEMPLATE_DATE: Final = datetime(2024, 7, 26, tzinfo=UTC)
+_DATE_CALL: Final = re.compile(r"""strftime_now\(\s*(["'])(?P<format>.*?)\1\s*\)""")
 _SHORTEST: Final = Sample("a", (), 1)
 
 
@@ -47,7 +54,6 @@ class ModelOptions:
     tokenizer: counts the prompts of a server (default: `name`)
     thinking: the number of tokens to reason in
     context: replaces the context of the model's configuration
-    gpus: vLLM splits a model over so many
     """
 
     name: str
@@ -55,11 +61,9 @@ class ModelOptions:
     thinking: int = 0
     context: int | None = None
     revision: str | None = None
-    engine: Literal["transformers", "vllm"] = "transformers"
-    gpus: int = 1
     device: str = "auto"
     dtype: str = "auto"
-    attention: str = "sdpa"
+    attention: str | None = None
     chunk_tokens: int = 2048
     batch_tokens: int = 16_384
     url: str | None = None
@@ -103,20 +107,16 @@ class ModelOptions:
                 problem="it is for a server (--url)",
                 fix=f"leave it out: {self.name} brings its own",
             )
-        if self.engine != "vllm" and self.gpus > 1:
-            raise EvaluateError(
-                where=f"--gpus {self.gpus}",
-                problem="it is for --engine vllm",
-                fix="give --device sharded, which spreads a model of transformers",
-            )
 
 
 @dataclass(frozen=True)
 class Prompts:
     """How samples become prompts.
 
-    template: a tokenizer of transformers with a chat template, needed for `chat`
+    template: a tokenizer of transformers with a chat template, needed for `chat`;
+        `tokenizer` then adds no special tokens, for the template has them
     begins_answer: whether the prefix of an answer is a part of the prompt
+    plain: for `chat`, the tokenizer that puts a BOS before plain text
     """
 
     tokenizer: TextTokenizer
@@ -124,6 +124,7 @@ class Prompts:
     thinking: int = 0
     template: Any = None
     begins_answer: bool = True
+    plain: TextTokenizer | None = None
 
     def __post_init__(self) -> None:
         if self.thinking and self.format == "completion":
@@ -132,6 +133,18 @@ class Prompts:
                 problem="a base model does not reason before it answers",
                 fix="give --prompt-format chat",
             )
+        if self._is_reasoning_open and not self.thinking:
+            raise EvaluateError(
+                where="--prompt-format chat",
+                problem=f"the model's template ends in an open {_OPEN}, so that its "
+                "answers would begin inside the reasoning",
+                fix="give --thinking N, the tokens to reason in",
+            )
+
+    @cached_property
+    def _is_reasoning_open(self) -> bool:
+        """Whether the template begins the reasoning itself."""
+        return self.format == "chat" and self.text(_SHORTEST).rstrip().endswith(_OPEN)
 
     @classmethod
     def read(cls, options: ModelOptions) -> Prompts:
@@ -145,12 +158,22 @@ class Prompts:
         if options.prompt_format != "chat":
             tokenizer = TextTokenizer.read(source)
             return cls(tokenizer, options.prompt_format, options.thinking)
-        template = load_tokenizer(source, options)
+        return cls.of(load_tokenizer(source, options), options)
+
+    @classmethod
+    def of(cls, template: Any, options: ModelOptions) -> Prompts:
+        """Return the prompts of a tokenizer of transformers."""
+        plain = TextTokenizer(template.backend_tokenizer)
+        tokenizer = plain
+        if options.prompt_format == "chat":
+            tokenizer = TextTokenizer(_without_special_tokens(plain.backend))
+            template.chat_template = _with_fixed_date(template.get_chat_template())
         return cls(
-            tokenizer=TextTokenizer(template.backend_tokenizer),
-            format="chat",
+            tokenizer=tokenizer,
+            format=options.prompt_format,
             thinking=options.thinking,
             template=template,
+            plain=plain,
         )
 
     def under(self, protocol: ChatProtocol) -> Prompts:
@@ -162,7 +185,8 @@ class Prompts:
         if self.format == "completion":
             return self
         if protocol == "plain text" and self.format == "chat" and not self.thinking:
-            return replace(self, format="completion")
+            plain = self.plain or self.tokenizer
+            return replace(self, format="completion", tokenizer=plain)
         begins_answer = protocol == "begun answer" and not self.thinking
         return replace(self, begins_answer=begins_answer)
 
@@ -183,22 +207,30 @@ class Prompts:
         # The tokens around a prompt of one letter: a template adds the same to every
         # prompt.
         without_template = self.tokenizer.count(_SHORTEST.prompt)
-        special = len(self.tokenizer.prefix)
-        return len(self.ids(_SHORTEST)) - special - without_template
+        ids = self.ids(_SHORTEST)
+        special = (self.plain or self.tokenizer).prefix
+        if tuple(ids[: len(special)]) == special:
+            ids = ids[len(special) :]
+        return len(ids) - without_template
+
+    @property
+    def template_options(self) -> dict[str, bool]:
+        """Whether to reason, by both names that templates have for it."""
+        return dict.fromkeys(("enable_thinking", "thinking"), bool(self.thinking))
 
     def text(self, sample: Sample) -> str:
-        """Return the text that the model continues, without a BOS."""
+        """Return the text that the model continues.
+
+        It has no BOS, unless a template writes one.
+        """
         if self.format != "chat":
             return sample.text
         text: str = self.template.apply_chat_template(
             _turns(sample),
             add_generation_prompt=True,
             tokenize=False,
-            enable_thinking=bool(self.thinking),
+            **self.template_options,
         )
-        if self.tokenizer.prefix == (self.template.bos_token_id,):
-            # The tokenizer adds it again.
-            text = text.removeprefix(self.template.bos_token)
         # A template ends in its own line break, so the prefix loses its own.
         return text + sample.answer_prefix.lstrip()
 
@@ -217,10 +249,16 @@ class Prompts:
         return bool(sample.input_ids) and self.format == "completion"
 
     def sent(self, sample: Sample) -> str | list[int] | list[dict[str, str]]:
-        """Return what a server is sent: a prompt, its ids if cut, or messages."""
+        """Return a prompt as text, as ids if it was cut, or as messages."""
         if self.format == "messages":
             return _turns(sample)
         return self.ids(sample) if self._is_cut(sample) else self.text(sample)
+
+    def least_tokens(self, sample: Sample) -> int:
+        """Return the tokens of a prompt, without the template of a server."""
+        if self.format != "messages":
+            return len(self.ids(sample))
+        return sum(self.tokenizer.count(turn["content"]) for turn in _turns(sample))
 
     def hash_of(self, sample: Sample) -> str:
         """Return the SHA-256, in hex, of what is sent, ids or messages as JSON."""
@@ -249,16 +287,11 @@ class Prompts:
             return text.rpartition(_CLOSE)[2].lstrip()
         if _OPEN in text:
             return ""
-        # A template may open the reasoning itself.
-        is_opened = False
-        if self.format == "chat":
-            prompt = self.text(_SHORTEST)
-            is_opened = prompt.rstrip().endswith(_OPEN)
-        return "" if is_opened else text
+        return "" if self._is_reasoning_open else text
 
     def identity(self) -> Json:
         """Return the part of a model's identity that is the same for every task."""
-        return {"tokenizer": self.tokenizer.hash}
+        return {"tokenizer": (self.plain or self.tokenizer).hash}
 
     def protocol(self) -> Json:
         """Return how the model is prompted, for the results of a task."""
@@ -275,6 +308,28 @@ class Prompts:
             "template": template_hash,
             "thinking": self.thinking,
         }
+
+
+def _without_special_tokens(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Return a tokenizer like `backend` that puts no special tokens around a text."""
+    values = json.loads(backend.to_str())
+    processor = values["post_processor"]
+    if processor is not None:
+        # ByteLevel only sets the characters of a token.
+        parts = processor.get("processors", [processor])
+        kept = [part for part in parts if part["type"] == "ByteLevel"]
+        values["post_processor"] = {"type": "Sequence", "processors": kept}
+    return tokenizers.Tokenizer.from_str(json.dumps(values))
+
+
+def _with_fixed_date(template: str) -> str:
+    """Return a template that writes the same date every day.
+
+    With the date of the day a resumed task would mix two prompts.
+    """
+    return _DATE_CALL.sub(
+        lambda call: repr(_TEMPLATE_DATE.strftime(call["format"])), template
+    )
 
 
 def _turns(sample: Sample) -> list[dict[str, str]]:

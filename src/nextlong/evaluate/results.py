@@ -4,7 +4,9 @@ RESULTS/evaluation.json                 the model, and its label
 RESULTS/<task>/<length>.json            finished: the score, and every sample with
                                         prompt hash, answer, references and scores
 RESULTS/<task>/<length>.partial.jsonl   unfinished: what the results depend on, then one
-                                        line per sample
+                                        line per sample, in the order of the answers
+RESULTS/<task>/<length>.3-of-8.partial.jsonl    the same of a shard; the last of the 8
+                                        shards merges them into the finished file
 
 Intervals are 95 % percentile bootstraps over questions. Differences are tested by a
 paired permutation test: under the null hypothesis the difference of two models on a
@@ -18,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -377,14 +379,6 @@ def path_of(folder: Path, task: str, length: int | None) -> Path:
     return folder / task / f"{'any' if length is None else length}.json"
 
 
-def answered(final: Path) -> int:
-    """Return the number of samples that an interrupted evaluation answered."""
-    unfinished = final.with_suffix(".partial.jsonl")
-    lines = list(_whole_lines(unfinished))
-    # The first line is the header.
-    return max(len(lines) - 1, 0)
-
-
 def write(path: Path, values: Json) -> None:
     """Write a finished file, with the interval of its score.
 
@@ -492,10 +486,50 @@ def read_results(folder: Path) -> ModelResults:
     return ModelResults(folder, values["model"], tuple(finished))
 
 
+@dataclass(frozen=True)
+class Shard:
+    """A part of the samples of every task: each `count`-th from the `number`-th on."""
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Return the shard that `3/8` names. Raises EvaluateError."""
+        number, _, count = text.partition("/")
+        if number.isdecimal() and count.isdecimal():
+            shard = cls(int(number), int(count))
+            if 1 <= shard.number <= shard.count:
+                return shard
+        raise EvaluateError(
+            where="--shard",
+            value=text,
+            problem="is not a shard",
+            fix="give 1/8 to 8/8, one to each of 8 processes",
+        )
+
+    def has(self, sample: int) -> bool:
+        return sample % self.count == self.number - 1
+
+    def unfinished(self, final: Path) -> Path:
+        """Return the file of this shard's answers to a task at a length."""
+        part = f".{self.number}-of-{self.count}" if self.count > 1 else ""
+        return final.with_suffix(f"{part}.partial.jsonl")
+
+    def all_unfinished(self, final: Path) -> list[Path]:
+        """Return the files of all shards."""
+        numbers = range(1, self.count + 1)
+        return [Shard(number, self.count).unfinished(final) for number in numbers]
+
+
+UNSHARDED: Final = Shard()
+
+
 class Partial:
     """The file of an unfinished task.
 
-    Lines are appended and synced to the disk, and read again after an interruption.
+    Lines are appended and synced to the disk, and read again after an interruption. A
+    line without a number says that every sample is answered.
     """
 
     def __init__(self, path: Path, depends_on: str) -> None:
@@ -507,28 +541,68 @@ class Partial:
         path.parent.mkdir(parents=True, exist_ok=True)
         header = {"format": FORMAT, "fingerprint": depends_on}
         lines = list(_whole_lines(path))
-        self.samples = lines[1:] if lines[:1] == [header] else []
+        kept = lines[1:] if lines[:1] == [header] else []
+        self.samples = _by_number(kept)
         # Rewritten, so that a line torn by a kill is gone before another is appended.
-        store.write_file(path, _json_lines([header, *self.samples]))
+        store.write_file(path, _json_lines([header, *kept]))
         self._file = path.open("a", encoding="utf-8")
 
-    def append(self, samples: Sequence[Json]) -> None:
-        """Add answered samples; they are on the disk when this returns."""
-        self._file.write(_json_lines(samples))
-        # A sample may have taken minutes, so it is on the disk before the next ones are
-        # sent.
+    def append(self, number: int, sample: Json) -> None:
+        """Add an answered sample; it is on the disk when this returns."""
+        self._write({"number": number, **sample})
+        self.samples[number] = sample
+
+    def finish(self) -> None:
+        """Note that every sample is answered."""
+        self._write({"finished": True})
+
+    def _write(self, line: Json) -> None:
+        self._file.write(_json_lines([line]))
+        # A sample may have taken minutes, so it is on the disk before the next is
+        # awaited.
         self._file.flush()
         os.fsync(self._file.fileno())
-        self.samples.extend(samples)
 
     def close(self) -> None:
         self._file.close()
 
-    def finish(self, final: Path, values: Mapping[str, object]) -> None:
-        """Write the finished file, then remove this one."""
-        self.close()
-        write(final, {"format": FORMAT, **values, "samples": self.samples})
-        self.path.unlink()
+
+def _by_number(lines: Iterable[Json]) -> dict[int, Json]:
+    """Return the samples among the lines of an unfinished file, by their numbers."""
+    samples = {}
+    for line in lines:
+        sample = dict(line)
+        number = sample.pop("number", None)
+        if number is not None:
+            samples[number] = sample
+    return samples
+
+
+def answered(unfinished: Path) -> int:
+    """Return the number of samples that an interrupted evaluation answered."""
+    return len(_by_number(_whole_lines(unfinished)))
+
+
+def merged(parts: Sequence[Path]) -> list[Json] | None:
+    """Return the samples of all shards in order, None while one is unfinished.
+
+    Raises EvaluateError for shards of different settings.
+    """
+    samples: dict[int, Json] = {}
+    headers = []
+    for path in parts:
+        lines = list(_whole_lines(path))
+        if not lines or "finished" not in lines[-1]:
+            return None
+        headers.append(lines[0])
+        samples |= _by_number(lines)
+    if any(header != headers[0] for header in headers):
+        raise EvaluateError(
+            where=parts[0].parent,
+            problem="its shards have other settings, samples or data than each other",
+            fix="delete the *.partial.jsonl of the ones to measure again",
+        )
+    return [samples[number] for number in sorted(samples)]
 
 
 def _json_lines(values: Sequence[Json]) -> str:

@@ -1,15 +1,15 @@
 """Run: tasks × lengths, one at a time, each sample answered once.
 
 In:  a model and settings. Out: a results directory (`results.py`). Interrupted at any
-time, it resumes with the first sample that is not on the disk; a finished evaluation
-does nothing.
+time, it resumes with the samples that are not on the disk; a finished evaluation does
+nothing. Several processes may each measure a shard of the samples into one directory.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -19,10 +19,11 @@ from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.answers import Model, NotMeasuredError, scored_answers
-from nextlong.evaluate.engines import HuggingFaceModel, ServerModel, VllmModel
+from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.probe import Probe, local_model
 from nextlong.evaluate.progress import TaskProgress
 from nextlong.evaluate.prompts import Prompts
+from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.settings import EvaluationSettings, check
 from nextlong.evaluate.task import Task, TaskRequest
 from nextlong.runs.run import Run
@@ -38,8 +39,6 @@ def opened(settings: EvaluationSettings) -> Model:
     options = settings.model
     if options.url is not None:
         return ServerModel(options, Prompts.read(options))
-    if options.engine == "vllm":
-        return VllmModel(options, longest=max(settings.lengths))
     return HuggingFaceModel(options)
 
 
@@ -67,18 +66,21 @@ def evaluate(
         if isinstance(task, Probe) and not is_finished:
             task.check_model(local_model(model, task), settings.run)
 
-    with store.explained(settings.out):
-        settings.out.mkdir(parents=True, exist_ok=True)
     session = _Session(model, settings, progress, model.prompts)
     failures = []
-    with store.locked(settings.out):
+    with _locked(settings):
         for_reports = {
             "label": settings.label,
             "negatives_cosine": settings.negatives_cosine,
         }
         results.write_index(settings.out, {**model.identity(), **for_reports})
         progress.tokens = [_tokens_to_read(settings, *pair) for pair in pairs]
-        for task, length in pairs:
+        for index, (task, length) in enumerate(pairs):
+            if isinstance(task, Probe) and not settings.shard.has(index):
+                # A probe is not split: each is measured by one of the shards.
+                progress.start(task.name, length, samples=0, done=0)
+                progress.done("left to another shard")
+                continue
             try:
                 session.measure_within_memory(task, length)
             except NotMeasuredError as error:
@@ -87,6 +89,20 @@ def evaluate(
     if failures:
         raise _incomplete(failures, total=len(pairs), out=settings.out)
     return results.read_results(settings.out)
+
+
+@contextmanager
+def _locked(settings: EvaluationSettings) -> Iterator[None]:
+    """Lock the results directory: for this process, or for its shard alone."""
+    shard = settings.shard
+    with ExitStack() as stack:
+        if shard.count == 1:
+            stack.enter_context(store.locked(settings.out))
+        else:
+            stack.enter_context(store.locked(settings.out, mode="together"))
+            own = settings.out / f".shard-{shard.number}-of-{shard.count}"
+            stack.enter_context(store.locked(own))
+        yield
 
 
 def _note_unused_template(model: Model, progress: TaskProgress) -> None:
@@ -106,7 +122,9 @@ def _tokens_to_read(
     final = results.path_of(settings.out, task.name, length)
     if final.is_file():
         return 0
-    samples = (settings.samples or task.samples) - results.answered(final)
+    shard = settings.shard
+    samples = (settings.samples or task.samples) // shard.count
+    samples -= results.answered(shard.unfinished(final))
     return max(samples, 0) * (length or 0)
 
 
@@ -193,30 +211,38 @@ class _Session:
         # The time of this session alone: of a resumed task the earlier part is not
         # counted.
         start_s = time.monotonic()
-        unfinished = final.with_suffix(".partial.jsonl")
-        with closing(results.Partial(unfinished, fingerprint)) as partial:
-            progress.start(
-                task.name, length, samples=samples, done=len(partial.samples)
-            )
-            if isinstance(task, Probe):
-                measured = _probed(self.model, task, request)
-            else:
-                measured = self._asked(task, request, partial)
-            seconds = time.monotonic() - start_s
-            values: Json = {
-                "nextlong": nextlong.__version__,
-                "engine": self.model.engine,
-                "suite": task.suite,
-                "category": task.category,
-                "metric": task.metric,
-                "task": task.name,
-                "length": length,
-                "seconds": round(seconds, 3),
-                **measured,
-                "fingerprint": fingerprint,
-                "depends_on": depends_on,
-            }
-            partial.finish(final, values)
+        parts = [] if isinstance(task, Probe) else settings.shard.all_unfinished(final)
+        lines: list[Json] | None = []
+        if isinstance(task, Probe):
+            progress.start(task.name, length, samples=samples, done=0)
+            measured = _probed(self.model, task, request)
+        else:
+            self._answer(task, request, final, fingerprint)
+            lines = results.merged(parts)
+            if lines is None:
+                progress.done("answered; the other shards are not finished")
+                return
+            measured = _means(task, lines, request.length)
+        seconds = time.monotonic() - start_s
+        values: Json = {
+            "format": results.FORMAT,
+            "nextlong": nextlong.__version__,
+            "engine": self.model.engine,
+            "suite": task.suite,
+            "category": task.category,
+            "metric": task.metric,
+            "task": task.name,
+            "length": length,
+            "seconds": round(seconds, 3),
+            **measured,
+            "fingerprint": fingerprint,
+            "depends_on": depends_on,
+            "samples": lines,
+        }
+        final.parent.mkdir(parents=True, exist_ok=True)
+        results.write(final, values)
+        for part in parts:
+            part.unlink(missing_ok=True)
 
         outcome = f"{float(values['score']):6.2f}  {values['n']} samples"
         outcome += f", {timedelta(seconds=round(seconds))}"
@@ -224,15 +250,24 @@ class _Session:
             outcome += f"  {values['refused']} refused: too long"
         progress.done(outcome)
 
-    def _asked(
-        self, task: Task, request: TaskRequest, partial: results.Partial
-    ) -> Json:
-        """Ask the samples that are not answered yet; return the mean of each score."""
-        batches = scored_answers(self.model, task, request, skip=len(partial.samples))
-        for lines in batches:
-            partial.append(lines)
-            self.progress.advance(len(lines))
-        return _means(task, partial.samples, request.length)
+    def _answer(
+        self, task: Task, request: TaskRequest, final: Path, fingerprint: str
+    ) -> None:
+        """Ask the samples of this shard that are not answered yet."""
+        shard = self.settings.shard
+        samples = self.settings.samples or task.samples
+        own_samples = len(range(shard.number - 1, samples, shard.count))
+        with closing(results.Partial(shard.unfinished(final), fingerprint)) as partial:
+            done = len(partial.samples)
+            self.progress.start(
+                task.name, request.length or None, samples=own_samples, done=done
+            )
+            for number, line in scored_answers(
+                self.model, task, request, shard=shard, done=partial.samples
+            ):
+                partial.append(number, line)
+                self.progress.advance(1)
+            partial.finish()
 
     def _dependencies(self, task: Task | Probe, length: int | None) -> Json:
         """Return what a result depends on, among it the hash of every file read."""

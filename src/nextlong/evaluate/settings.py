@@ -14,6 +14,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.probe import Probe, no_local_model
 from nextlong.evaluate.prompts import ModelOptions
+from nextlong.evaluate.results import UNSHARDED, Shard
 from nextlong.evaluate.task import Task
 
 
@@ -24,6 +25,7 @@ class EvaluationSettings:
     samples: at most so many per task, None for what its benchmark defines
     label, negatives_cosine: of the model, and of the run that it was trained on; for
         reports alone
+    names_lengths: whether the user named the lengths
     """
 
     tasks: Sequence[Task | Probe]
@@ -36,6 +38,8 @@ class EvaluationSettings:
     label: str | None = None
     run: Path | None = None
     negatives_cosine: float | None = None
+    names_lengths: bool = True
+    shard: Shard = UNSHARDED
 
     def pairs(self) -> list[tuple[Task | Probe, int | None]]:
         """Return the tasks with their lengths, short lengths first.
@@ -62,6 +66,8 @@ class EvaluationSettings:
     def _lengths_of(self, task: Task | Probe) -> Sequence[int | None]:
         if task.lengths is None:
             return [None]
+        if task.usual_length is not None and not self.names_lengths:
+            return [task.usual_length]
         return task.lengths or self.lengths
 
     def missing_files(self, task: Task | Probe, length: int | None) -> list[str]:

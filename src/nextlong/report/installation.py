@@ -41,7 +41,6 @@ _FEATURES: Final = {
     "trl": "nextlong train --engine trl",
     "evaluate": "nextlong evaluate",
     "short-text": "nextlong evaluate run --suite short",
-    "vllm": "nextlong evaluate run --engine vllm",
 }
 
 

@@ -199,7 +199,7 @@ def _chunk_losses(
         )
     # Three readings: with everything, with other text in the earlier meta-chunks'
     # places, and without them.
-    whole = _read(model, ids.tolist(), _empty_cache(model))
+    whole = _read(model, ids.tolist(), model.empty_cache())
     stand_in = np.resize(other_text, len(ids))
     replaced = _behind_others(model, ids, chunks, stand_in)
     alone = _behind_others(model, ids, chunks, None)
@@ -233,10 +233,6 @@ def _meta_chunks(sequence: RunSequence) -> list[tuple[int, int]]:
         elif span.token_end > 1:
             chunks.append((max(span.token_start, 1), span.token_end))
     return chunks
-
-
-def _empty_cache(model: HuggingFaceModel) -> DynamicCache:
-    return required("transformers").DynamicCache(config=model.config)
 
 
 def _read(
@@ -282,7 +278,7 @@ def _behind_others(
     Earlier meta-chunks are replaced by the ids of `stand_in`, shape (tokens,), in their
     places; None leaves them out.
     """
-    cache = _empty_cache(model)
+    cache = model.empty_cache()
     replacement: list[int] = []
     read_until = 0
     for start, end in chunks:

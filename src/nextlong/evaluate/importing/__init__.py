@@ -1,1 +1,0 @@
-"""Import: result files of other programs, as a results directory of ours."""
