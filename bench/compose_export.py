@@ -204,6 +204,7 @@ def composing(recipe: Recipe, run: Run, rounds: int) -> Step:
         target_tokens=recipe.sequence_tokens,
         seed=recipe.compose_seed,
         near_duplicates=threshold,
+        engine=recipe.tokenizer.engine,
     )
     tasks = tasks_of(step, run.steps)
     return replace(step, tasks=lambda _: tasks * rounds)

@@ -201,6 +201,7 @@ def route(
         target_tokens=recipe.sequence_tokens,
         seed=recipe.compose_seed,
         near_duplicates=recipe.mine.near_duplicates_for(recipe.compose.negatives),
+        engine=recipe.tokenizer.engine,
     )
     exporting = export_steps.export_steps(
         recipe.export,

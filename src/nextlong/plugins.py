@@ -228,6 +228,12 @@ ENCODERS: Final = Registry(
 INDEXES: Final = Registry(
     "index", "nextlong.retrieval.indexes", "INDEX", "nextlong.indexes"
 )
+KNOWN_ANSWERS: Final = Registry(
+    "task with known answers",
+    "nextlong.sequences.tasks",
+    "TASK",
+    "nextlong.known_answers",
+)
 TASKS: Final = Registry(
     "evaluation task", "nextlong.evaluate.tasks", "TASKS", "nextlong.tasks"
 )

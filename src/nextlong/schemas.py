@@ -116,8 +116,10 @@ class Layout(StrEnum):
     INTERLEAVED = "interleaved"
 
 
-ROLES: Final = ("meta", "negative", "document", "separator", "bos", "eos")
-META, NEGATIVE, DOCUMENT, SEPARATOR, BOS, EOS = range(len(ROLES))
+ROLES: Final = ("meta", "negative", "document", "separator", "bos", "eos", "task")
+META, NEGATIVE, DOCUMENT, SEPARATOR, BOS, EOS, TASK = range(len(ROLES))
+# The source of inserted tasks, which are documents of their own.
+TASK_SOURCE: Final = "tasks"
 NO_CHUNK: Final = -1
 
 
@@ -174,8 +176,8 @@ class DropReason(StrEnum):
 class Span:
     """Tokens [token_start, token_end) of a sequence, and the characters they came from.
 
-    `role` is meta, negative, document, separator, bos or eos. The last three have no
-    document: their ids and character offsets are -1 and their `source_id` is empty.
+    `role` is meta, negative, document, task, separator, bos or eos. The last three have
+    no document: their ids and character offsets are -1 and their `source_id` is empty.
     `metadata` holds the metadata columns of the source; {} if it has none. `score` is
     the cosine to the meta-chunk of the same `group`.
     """

@@ -284,7 +284,9 @@ def test_the_least_negatives_of_a_gap_are_half_a_mean_chunk(shared_run):
     run = nextlong.open(shared_run)
     compose = run.recipe.compose
     assert compose.min_gap_tokens == "auto"
-    step = compose_step(compose, (), target_tokens=2048, seed=0, near_duplicates=None)
+    step = compose_step(
+        compose, (), target_tokens=2048, seed=0, near_duplicates=None, engine="auto"
+    )
     task, *_ = step.tasks(run.steps)
     corpus = run.corpus
     chars = [len(text) for text in corpus.texts(every_chunk(corpus)).tolist()]

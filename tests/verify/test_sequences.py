@@ -35,6 +35,7 @@ def run_of(layout=Layout.CONCATENATED, target_tokens=21, special=None):
         layout=layout,
         negatives=NEGATIVES["top"],
         extra_tokens=0,
+        task_share=0.0,
         is_exact=layout == Layout.EXTENDED,
         setting=lambda section, key, default=None: settings.get(
             (section, key), default

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.results import IngestFiles, chunk_files
+from nextlong.artifacts.results import IngestFiles, chunk_files, inserted_files
 from nextlong.engine.step import Artifacts
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import Ints
@@ -427,6 +427,18 @@ class CorpusFiles:
         """Return whether each chunk begins its document, shape (n,)."""
         (start,) = chunk_columns(chunk_ids, self.chunks, ("start",))
         return np.asarray(start == 0)
+
+
+def sequence_corpus(done: Artifacts) -> CorpusFiles:
+    """Return the files of all text in sequences: the corpus, and inserted tasks."""
+    files = corpus(done)
+    inserted = inserted_files(done)
+    if inserted is None:
+        return files
+    return CorpusFiles(
+        documents=[*files.documents, *inserted.documents],
+        chunks=[*files.chunks, *inserted.chunks],
+    )
 
 
 def corpus(done: Artifacts) -> CorpusFiles:

@@ -203,6 +203,7 @@ class ComposeResult(TaskResult):
     """Sequences in total and by file, and dropped drafts by reason.
 
     `longest_dropped_tokens` is the length of the longest draft that was too short.
+    `without_room` sequences were chosen for tasks but have none.
     """
 
     sequences: int
@@ -211,6 +212,7 @@ class ComposeResult(TaskResult):
     dropped_examples: Mapping[str, _Examples] = {}
     longest_dropped_tokens: int
     chunks_at_max_uses: int = 0
+    without_room: int = 0
 
 
 class ComposeFiles(StepFiles):
@@ -218,6 +220,27 @@ class ComposeFiles(StepFiles):
 
     step = "compose"
     sequences = ShardFiles(".sequences.arrow")
+
+
+class InsertedFiles(StepFiles):
+    """The texts that composing inserted, as shards after those of the corpus.
+
+    They are declared like the files of the corpus that they continue.
+    """
+
+    step = "compose"
+    documents = IngestFiles.documents
+    hashes = IngestFiles.hashes
+    chunks = ChunkFiles.chunks
+    rows = ReferencedChunksFiles.rows
+    offsets = TokensFiles.offsets
+    ids = TokensFiles.ids
+
+
+def inserted_files(done: Artifacts) -> InsertedFiles | None:
+    """Return the texts that composing inserted; None if it inserts none."""
+    has_tasks = "compose" in done and "tasks" in done["compose"].manifest["config"]
+    return InsertedFiles.of(done) if has_tasks else None
 
 
 class ShardResult(TaskResult):

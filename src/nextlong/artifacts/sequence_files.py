@@ -24,8 +24,8 @@ from nextlong.artifacts.corpus_files import (
     FileVersion,
     by_shard,
     chunk_names,
-    corpus,
     file_version,
+    sequence_corpus,
 )
 from nextlong.artifacts.results import (
     ComposeFiles,
@@ -35,6 +35,7 @@ from nextlong.artifacts.results import (
     TokenizerResult,
     TokensFiles,
     chunks_of,
+    inserted_files,
 )
 from nextlong.engine.step import (
     Artifacts,
@@ -186,11 +187,22 @@ def _mapped(file: FileVersion) -> NDArray[Any]:
 
 
 def token_store(done: Artifacts) -> TokenStore:
-    """Return the tokens of the chunks that the drafts of a run refer to."""
-    text = corpus(done)
-    tokens = TokensFiles.of(done)
+    """Return the tokens of the chunks that the drafts of a run refer to.
+
+    And those of inserted tasks, once they are composed.
+    """
+    text = sequence_corpus(done)
+    files = TokensFiles.of(done)
+    rows: Sequence[Path] = ReferencedChunksFiles.of(done).rows
+    offsets: Sequence[Path] = files.offsets
+    ids: Sequence[Path] = files.ids
+    inserted = inserted_files(done)
+    if inserted is not None:
+        rows = [*rows, *inserted.rows]
+        offsets = [*offsets, *inserted.offsets]
+        ids = [*ids, *inserted.ids]
     return TokenStore(
-        tokens=(ReferencedChunksFiles.of(done).rows, tokens.offsets, tokens.ids),
+        tokens=(rows, offsets, ids),
         documents=text.documents,
         chunks=text.chunks,
     )
@@ -278,13 +290,20 @@ class SequenceFiles:
         tokenizer = TokenizerFiles.of(done)
         special_texts = done["tokenizer"].result(TokenizerResult).special_texts
         roles = (schemas.SEPARATOR, schemas.BOS, schemas.EOS)
+        hashes: Sequence[Path] = IngestFiles.of(done).hashes
+        corpus_id = chunks_of(done).manifest["fingerprint"]
+        inserted = inserted_files(done)
+        if inserted is not None:
+            hashes = [*hashes, *inserted.hashes]
+            # Ids of inserted tasks mean other texts in every variant.
+            corpus_id += done["compose"].manifest["fingerprint"]
         return cls(
             fingerprint=done["compose"].manifest["fingerprint"],
             sequences=ComposeFiles.of(done).sequences,
             take=tuple(take),
-            corpus=corpus(done),
-            corpus_id=chunks_of(done).manifest["fingerprint"],
-            hashes=IngestFiles.of(done).hashes,
+            corpus=sequence_corpus(done),
+            corpus_id=corpus_id,
+            hashes=hashes,
             tokens=token_store(done),
             special=special_ids(done),
             special_texts=dict(zip(roles, special_texts, strict=True)),

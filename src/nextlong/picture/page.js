@@ -108,7 +108,7 @@
       if (roles[place] === "meta") return `Meta-chunk ${groups[place] + 1}`;
       if (roles[place] === "negative") return `Negative of meta-chunk ${groups[place] + 1}`;
       if (roles[place] === "document") return `Document ${groups[place] + 1}`;
-      return { separator: "Separator between two chunks", bos: "Beginning-of-sequence token", eos: "End-of-sequence token" }[roles[place]] || roles[place];
+      return { task: "Task with a known answer", separator: "Separator between two chunks", bos: "Beginning-of-sequence token", eos: "End-of-sequence token" }[roles[place]] || roles[place];
     }
 
     label(place) {

@@ -32,15 +32,16 @@ def _named(
     own: str,
     plain: Sequence[str],
     between: str,
+    task: str,
     shades: Sequence[str],
     runs: Sequence[str],
 ) -> dict[str, str]:
     """Return the colours by name.
 
     They are those of the document that a sequence is about, of documents without a
-    cosine, of separators, of cosines, and of runs.
+    cosine, of separators, of inserted tasks, of cosines, and of runs.
     """
-    named = {"own": own, "negative": shades[5], "between": between}
+    named = {"own": own, "negative": shades[5], "between": between, "task": task}
     for name, colours in (("plain", plain), ("shade", shades), ("run", runs)):
         for index, listed in enumerate(colours):
             named[f"{name}{index}"] = listed
@@ -51,6 +52,7 @@ LIGHT: Final = _named(
     own="#d55e00",
     plain=("#b9c0c9", "#8f99a5"),
     between="#444c56",
+    task="#009e73",
     shades=(
         "#d6e6f5",
         "#b9d5ee",
@@ -67,6 +69,7 @@ DARK: Final = _named(
     own="#f58a3a",
     plain=("#5b6571", "#8a95a1"),
     between="#c3ccd6",
+    task="#1fb98c",
     shades=(
         "#17324b",
         "#1d4468",
@@ -189,6 +192,8 @@ def colour(piece: Span, order: int, lead: int, scale: tuple[float, float]) -> st
 
     `order` counts documents, of which those without cosines alternate.
     """
+    if piece.role == "task":
+        return piece.role
     if piece.role not in CHUNK_ROLES:
         return "between"
     if piece.doc_id == lead:
@@ -281,7 +286,7 @@ def others_and_distance(pieces: Pieces, lead: int) -> tuple[int, int]:
     The largest distance of former neighbors is in tokens, 0 if the chunks of the
     document are still next to each other.
     """
-    others = {piece.doc_id for piece in pieces if piece.doc_id >= 0} - {lead}
+    others = {piece.doc_id for piece in pieces if piece.role in CHUNK_ROLES} - {lead}
     distances = [
         abs(second.token_start - first.token_end)
         for first, second in neighbours_before(pieces, lead)

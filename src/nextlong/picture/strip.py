@@ -175,5 +175,6 @@ def _legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
         scale,
         shades,
         "document" in plain_roles,
+        any(piece.role == "task" for piece in pieces),
         has_arcs,
     )

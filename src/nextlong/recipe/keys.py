@@ -31,7 +31,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from nextlong.plugins import INDEXES, INPUT_FORMATS, METHODS, Registry
+from nextlong.plugins import (
+    INDEXES,
+    INPUT_FORMATS,
+    KNOWN_ANSWERS,
+    METHODS,
+    Registry,
+)
 
 # Lengths are powers of two, so k is 1,024 as in the names of models: 128k is 131,072.
 _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
@@ -505,6 +511,35 @@ class Tokenizer(Section):
         return self
 
 
+class KnownAnswers(Section):
+    """Tasks with known answers, inserted between meta-chunks."""
+
+    share: Annotated[float, Field(ge=0, le=1)] = keyed(
+        0.0, "share of the sequences that get tasks; 0: none"
+    )
+    kinds: Annotated[_Names, BeforeValidator(as_list)] = keyed(
+        (),
+        "tasks of each of these sequences; []: all of "
+        f"{', '.join(KNOWN_ANSWERS.built_in)}",
+    )
+
+    @field_validator("kinds")
+    @classmethod
+    def _known(cls, kinds: tuple[str, ...]) -> tuple[str, ...]:
+        known = KNOWN_ANSWERS.names()
+        for name in kinds:
+            if name not in known:
+                raise ValueError(
+                    f"unknown kind {name!r}; choose among {', '.join(known)}"
+                )
+        return kinds
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The kinds that are inserted."""
+        return self.kinds or tuple(KNOWN_ANSWERS.built_in)
+
+
 class Compose(Section):
     """candidates → sequences."""
 
@@ -553,6 +588,7 @@ class Compose(Section):
         1.5, "text to draft, as a multiple of the text that fills T (the paper's w)"
     )
     min_meta_chunks: Positive = keyed(2, "minimum chunks of a meta-document (paper: 1)")
+    tasks: KnownAnswers = KnownAnswers()
     separator: str = keyed(
         "\n", "inserted after a chunk that does not end in a newline"
     )

@@ -45,6 +45,7 @@ from nextlong.recipe.text import (
     merge,
     read_file,
 )
+from nextlong.schemas import Layout
 from nextlong.text import Json
 
 _OVERRIDES_FIX: Final = 'give a list such as ["compose.target_tokens=65536"]'
@@ -239,6 +240,7 @@ class Recipe(Section):
         self._check_run_dir()
         self._check_room_for_text()
         self._check_ends_of_documents()
+        self._check_tasks()
         if self.export.pack is not None and self.export.pack < self.sequence_tokens:
             raise ValueError(
                 f"export.pack={self.export.pack} is less than the length of a "
@@ -252,6 +254,17 @@ class Recipe(Section):
                 "make more sequences"
             )
         return self
+
+    def _check_tasks(self) -> None:
+        """Refuse tasks for a method whose sequences have no meta-chunks."""
+        method = METHODS.load(self.compose.method, object)
+        is_extended = getattr(method, "layout", None) == Layout.EXTENDED
+        if self.compose.tasks.share > 0 and not is_extended:
+            raise ValueError(
+                f"compose.tasks.share={self.compose.tasks.share:g} inserts tasks "
+                "between meta-chunks, which sequences of "
+                f"compose.method={self.compose.method} do not have; set it to 0"
+            )
 
     def _check_run_dir(self) -> None:
         if "://" in self.run_dir:

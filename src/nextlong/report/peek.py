@@ -51,6 +51,12 @@ _ROLES: Final = {
         colour="dark_green",
         text_style="white on dark_green",
     ),
+    "task": _Role(
+        name="task",
+        mark="▚",
+        colour="magenta",
+        text_style="white on dark_magenta",
+    ),
 }
 _OTHER: Final = _Role(
     name="",

@@ -33,7 +33,7 @@ from nextlong.recipe.text import as_yaml
 from nextlong.runs import data_folder
 from nextlong.runs.exported import Exported, fingerprints_of
 from nextlong.runs.public_recipe import hub_name, public_model, public_recipe
-from nextlong.runs.statistics.stats import Setting, Stats
+from nextlong.runs.statistics.stats import Setting, Stats, Tasks
 from nextlong.runs.statistics.tally import Spread
 from nextlong.text import Json, public_name
 
@@ -446,6 +446,13 @@ def _hard_share(setting: Setting) -> str:
     return f"about {setting.hard_share:.0%}; the others are random chunks"
 
 
+def _tasks(tasks: Tasks | None) -> str:
+    if tasks is None:
+        return ""
+    texts = [f"{count:,} texts of {kind}" for kind, count in tasks.texts.items()]
+    return f"in {tasks.sequences:,} sequences: {', '.join(texts)}"
+
+
 def card_numbers(stats: Stats) -> dict[str, str]:
     """Return label → value for the data card, without empty values."""
     setting = stats.setting
@@ -478,6 +485,7 @@ def card_numbers(stats: Stats) -> dict[str, str]:
             f"{negatives.from_own_document:,}" if negatives else ""
         ),
         "chunks repeated in a sequence": f"{stats.chunks.repeated:,}",
+        "tasks with known answers": _tasks(stats.tasks),
         "characters per token": (
             f"{tokens.chars_per_token:.3f}" if tokens.chars_per_token else ""
         ),

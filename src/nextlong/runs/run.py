@@ -255,7 +255,7 @@ class Run:
     @cached_property
     def corpus(self) -> CorpusFiles:
         """The documents and chunks that spans refer to."""
-        return corpus_files.corpus(self.steps)
+        return corpus_files.sequence_corpus(self.steps)
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

@@ -45,7 +45,9 @@ from nextlong.retrieval.near_duplicates import rule, shingles
 from nextlong.retrieval.near_duplicates.shingles import WeightsFiles
 from nextlong.rng import rng_for
 from nextlong.sequences import fit
+from nextlong.sequences.known_answers import TaskInserter, TaskSettings
 from nextlong.sequences.shortfall import has_gaps, is_extended
+from nextlong.sequences.tokenize import Engine
 from nextlong.text import Json
 
 _Pieces = list[fit.SizedChunk]
@@ -104,12 +106,14 @@ def _compose_drafts(
     method: str,
     seed: int,
     max_uses: int | None = None,
+    inserter: TaskInserter | None = None,
 ) -> ComposeResult:
     """Compose the first `take[i]` drafts of each file, and count the dropped ones.
 
     Writes `{out}.sequences.arrow`, or `{out}.{i:05d}.sequences.arrow` for several
     files. With `max_uses`, a chunk is a negative of at most this many sequences, so one
-    task must compose all files, in order.
+    task must compose all files, in order. Tasks are inserted by the `inserter`, which
+    writes its texts too.
     """
     uses = Counter[int]()
     blocked: set[int] = set()  # chunks that were used `max_uses` times
@@ -129,7 +133,8 @@ def _compose_drafts(
                 chunks=inputs.corpus.chunks,
             )
             for draft, pieces in drafts_and_pieces:
-                spans = _compose_draft(
+                compose = partial(
+                    _compose_draft,
                     draft,
                     pieces,
                     inputs=inputs,
@@ -137,6 +142,14 @@ def _compose_drafts(
                     seed=seed,
                     blocked=blocked,
                 )
+                if inserter is None:
+                    spans = compose()
+                else:
+                    spans = inserter.compose(
+                        draft.column("sequence_id")[0].as_py(),
+                        compose,
+                        tokens_of=inputs.tokens.counts,
+                    )
                 if isinstance(spans, fit.Dropped):
                     dropped.add(spans, draft, pieces)
                     continue
@@ -150,6 +163,10 @@ def _compose_drafts(
         reason: tuple(reason_examples)
         for reason, reason_examples in dropped.examples.items()
     }
+    without_room = 0
+    if inserter is not None:
+        inserter.write(out)
+        without_room = inserter.without_room
     return ComposeResult(
         sequences=sum(kept),
         sequences_per_file=tuple(kept),
@@ -157,6 +174,7 @@ def _compose_drafts(
         dropped_examples=examples,
         longest_dropped_tokens=dropped.longest_tokens,
         chunks_at_max_uses=len(blocked),
+        without_room=without_room,
     )
 
 
@@ -182,13 +200,18 @@ def _sequence_row(
 def _compose_draft(
     draft: pa.RecordBatch,
     pieces: _Pieces,
+    free: int = 0,
     *,
     inputs: _ComposeInputs,
     rules: fit.Rules,
     seed: int,
     blocked: set[int],
 ) -> list[fit.TokenSpan] | fit.Dropped:
-    """Return the spans of a draft, given the pieces that it lists."""
+    """Return the spans of a draft, given the pieces that it lists.
+
+    They leave `free` tokens of the sequence to tasks.
+    """
+    rules = replace(rules, target_tokens=rules.target_tokens - free)
     roles = draft.column("role").values.to_numpy()
     starts = np.flatnonzero(roles == schemas.META).tolist()  # of groups, in pieces
     meta_chunks = [pieces[start].chunk for start in starts]
@@ -456,6 +479,7 @@ def compose_step(
     target_tokens: int,
     seed: int,
     near_duplicates: float | None,
+    engine: Engine,
 ) -> Step:
     """Return the step from DRAFTS and token counts to SEQUENCES.
 
@@ -477,6 +501,11 @@ def compose_step(
         "seed": seed,
         "max_uses": max_uses,
     }
+    if compose.tasks.share > 0:
+        config["tasks"] = {
+            "share": compose.tasks.share,
+            "kinds": list(compose.tasks.names),
+        }
 
     def tasks(done: Artifacts) -> list[Task]:
         compared = None
@@ -508,12 +537,28 @@ def compose_step(
         )
         drafts = DraftFiles.of(done).drafts
         takes = done["referenced_chunks"].result(ReferencedChunksResult).take
-        if max_uses is not None:
-            return [partial(task, drafts=drafts, take=takes)]
-        return [
-            partial(task, drafts=[path], take=[take])
-            for path, take in zip(drafts, takes, strict=True)
-        ]
+        composing = [partial(task, drafts=drafts, take=takes)]
+        if max_uses is None:
+            composing = [
+                partial(task, drafts=[path], take=[take])
+                for path, take in zip(drafts, takes, strict=True)
+            ]
+        if compose.tasks.share == 0:
+            return list(composing)
+        settings = TaskSettings(
+            kinds=compose.tasks.names,
+            share=compose.tasks.share,
+            seed=seed,
+            tokenizer=inputs.tokenizer,
+            engine=engine,
+            separator=done["tokenizer"].result(TokenizerResult).special_texts[0],
+        )
+        first_shard = len(inputs.corpus.documents)
+        with_tasks: list[Task] = []
+        for shard, part in enumerate(composing, start=first_shard):
+            inserter = TaskInserter(settings, inputs.corpus, shard)
+            with_tasks.append(partial(part, inserter=inserter))
+        return with_tasks
 
     return Step(
         name="compose",

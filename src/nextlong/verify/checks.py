@@ -20,6 +20,7 @@ from nextlong.export.formats.base import UNREADABLE
 from nextlong.verify.corpus import check_corpus, check_tokens
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files, check_mixes, other_variants
+from nextlong.verify.known_answers import check_known_answers
 from nextlong.verify.near_duplicates import (
     check_near_duplicates,
     check_weights,
@@ -40,6 +41,7 @@ CHECKS: Final[dict[str, Callable[[StoredRun], list[CheckOutcome]]]] = {
     "tokens": check_tokens,
     "sequences": check_sequences,
     "cuts": check_cuts,
+    "known answers": check_known_answers,
     "vectors": check_vectors,
     "search": check_search,
     _COPIES: check_near_duplicates,

@@ -38,6 +38,7 @@ from nextlong.schemas import (
     ROW_MASK,
     SEPARATOR,
     SHARD_BITS,
+    TASK,
 )
 from nextlong.text import Json
 from nextlong.verify.outcome import MARK, CheckOutcome, chunk_name
@@ -156,7 +157,7 @@ class ResolvedSequence(StoredSequence):
 
     @cached_property
     def is_chunk(self) -> NDArray[np.bool_]:
-        return np.isin(self.role, (META, NEGATIVE, DOCUMENT))
+        return np.isin(self.role, (META, NEGATIVE, DOCUMENT, TASK))
 
     @cached_property
     def is_truncated(self) -> NDArray[np.bool_]:
@@ -274,6 +275,11 @@ class StoredRun:
         return str(self.steps["draft"].manifest["config"]["layout"])
 
     @property
+    def task_share(self) -> float:
+        """The share of the sequences that have tasks with known answers."""
+        return float(self.setting("compose", "tasks", {}).get("share", 0.0))
+
+    @property
     def negatives(self) -> NegativeChoice:
         return NEGATIVES[self.setting("compose", "negatives", "top")]
 
@@ -371,11 +377,18 @@ class StoredRun:
         return list(zip(documents, chunks, strict=True))
 
     @cached_property
+    def text_shards(self) -> list[tuple[Path, Path]]:
+        """DOCUMENTS and CHUNKS of each shard, those of inserted tasks last."""
+        documents = self.files("compose", ".documents.arrow")
+        chunks = self.files("compose", ".chunks.arrow")
+        return [*self.shards, *zip(documents, chunks, strict=True)]
+
+    @cached_property
     def chunks(self) -> Callable[[int], _Columns]:
         """Return the CHUNKS of a shard by number, as arrays, shape (rows,)."""
         # A function that refers to `self` and is kept by it would keep all open files
         # until the garbage collector runs.
-        paths = [chunks for _, chunks in self.shards]
+        paths = [chunks for _, chunks in self.text_shards]
         cached = lru_cache(maxsize=_CACHED_SHARDS)
         return cached(lambda shard: corpus_files.read_chunks(paths[shard]))
 
@@ -386,7 +399,7 @@ class StoredRun:
 
         A batch has those of the named columns that exist.
         """
-        path, _ = self.shards[shard]
+        path, _ = self.text_shards[shard]
         schema = pa.ipc.open_file(pa.memory_map(str(path))).schema
         indices = [schema.get_field_index(name) for name in names]
         options = pa.ipc.IpcReadOptions(
@@ -402,7 +415,7 @@ class StoredRun:
         One batch of documents at a time. `begins` tells which chunks begin their
         document.
         """
-        return corpus_files.iter_chunk_texts(*self.shards[shard], rows)
+        return corpus_files.iter_chunk_texts(*self.text_shards[shard], rows)
 
     def texts_of(self, ids: Ids) -> dict[int, str]:
         """Return the text of each chunk."""
@@ -426,7 +439,7 @@ class StoredRun:
         known = np.unique(doc_ids[self._has_shard(doc_ids)])
         if not len(known):
             return {}
-        documents = [path for path, _ in self.shards]
+        documents = [path for path, _ in self.text_shards]
         (values,) = corpus_files.document_columns(known, documents, (column,))
         return dict(zip(known.tolist(), values.tolist(), strict=True))
 
@@ -439,7 +452,7 @@ class StoredRun:
         return rows_by_shard
 
     def _has_shard(self, ids: Ids) -> NDArray[np.bool_]:
-        return (ids >= 0) & (ids >> SHARD_BITS < len(self.shards))
+        return (ids >= 0) & (ids >> SHARD_BITS < len(self.text_shards))
 
     def vectors_of(self, ids: Ids) -> NDArray[np.float32]:
         """Return the stored vectors, shape (n, dimensions), of existing chunk ids."""
@@ -456,7 +469,9 @@ class StoredRun:
 
     @cached_property
     def _hash_files(self) -> list[Path]:
-        return self.files("ingest", ".hashes.npy")
+        return self.files("ingest", ".hashes.npy") + self.files(
+            "compose", ".hashes.npy"
+        )
 
     def token_shard(self, shard: int) -> tuple[Ids, Ids, NDArray[np.uint32]]:
         """Return rows (n,), offsets (n + 1,) and ids of a shard's TOKENS.
@@ -480,8 +495,11 @@ class StoredRun:
     def _token_files(self) -> list[tuple[Path, Path, Path]]:
         found = [self.files(name, ".rows.npy") for name in self.steps]
         rows = next((files for files in found if files), [])
-        offsets = self.files("tokens", ".offsets.npy")
-        ids = self.files("tokens", ".ids.npy")
+        rows += self.files("compose", ".rows.npy")
+        offsets, ids = (
+            self.files("tokens", suffix) + self.files("compose", suffix)
+            for suffix in (".offsets.npy", ".ids.npy")
+        )
         return list(zip(rows, offsets, ids, strict=True))
 
     def sequences(self) -> Iterator[ResolvedSequence]:
@@ -637,7 +655,7 @@ class StoredRun:
         """
         used = [
             np.zeros(len(self.chunks(shard)["start"]), np.bool_)
-            for shard in range(len(self.shards))
+            for shard in range(len(self.text_shards))
         ]
         for sequence in self.bare_sequences():
             if selected is not None and not selected[sequence.number]:
@@ -668,7 +686,7 @@ class StoredRun:
         try:
             if kind == "document":
                 return self.names_of(ids, "source_id")[number]
-            documents, chunks = zip(*self.shards, strict=True)
+            documents, chunks = zip(*self.text_shards, strict=True)
             names = corpus_files.chunk_names(ids, documents=documents, chunks=chunks)
             ((document, ordinal),) = names
             return f"{document} · chunk {ordinal}"

@@ -25,6 +25,7 @@ from nextlong.schemas import (
     NO_CHUNK,
     ROLES,
     SEPARATOR,
+    TASK,
     Layout,
 )
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
@@ -218,6 +219,8 @@ def _order_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]
     name = f"sequence {sequence.number}"
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
     expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
+    if run.task_share:
+        expected = {*expected, TASK}
     # Each check relies on those before it, so only the first mistake is told.
     if not roles or not roles <= expected:
         yield (
@@ -280,7 +283,9 @@ def _group_problems(
 ) -> Iterator[str]:
     """Yield groups out of order, and meta-chunks elsewhere than `compose.position`."""
     # (chunks,) each; separators have the group of the chunk before them.
-    chunk_spans = np.flatnonzero(sequence.is_chunk)
+    # Tasks have the group of the chunk before them, wherever that is in its group.
+    is_in_order = sequence.is_chunk & (sequence.role != TASK)
+    chunk_spans = np.flatnonzero(is_in_order)
     groups = sequence.group[chunk_spans]
     # Under fit=paper, the sequence may end before the meta-chunk of its last group.
     max_group = meta_chunks - 1 if run.is_exact else meta_chunks
@@ -449,7 +454,7 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
     # as a negative.
     is_taken: list[NDArray[np.bool_]] = []
     uses: list[NDArray[np.uint16]] = []
-    for shard in range(len(run.shards)):
+    for shard in range(len(run.text_shards)):
         is_taken.append(np.zeros(len(run.content_hashes(shard)), np.bool_))
         uses.append(np.zeros(len(run.chunks(shard)["start"]), np.uint16))
     ids: set[str] = set()
@@ -616,7 +621,7 @@ def _predicates_of_cut(
     separator_tokens = len(run.special_ids[SEPARATOR])
     next_role = sequence.role[span + 1] if span + 1 < len(sequence.role) else None
     is_before_separator = next_role == SEPARATOR
-    is_before_chunk = next_role in (META, NEGATIVE, DOCUMENT)
+    is_before_chunk = next_role in (META, NEGATIVE, DOCUMENT, TASK)
     # Under fit=exact, the cut negative fills what is left of the token budget.
     fills_budget = run.is_exact and sequence.role[span] == NEGATIVE
 

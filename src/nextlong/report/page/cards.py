@@ -410,6 +410,17 @@ def _by_role(numbers: Numbers) -> list[TableRow]:
         path = ("tokens", "by_role", role)
         form = "{:,} ({share:.2%})"
         rows.append(numbers.row(f"tokens: {role}", *path, form=form, totals=totals))
+    kinds: dict[str, int] = {}
+    for stats in numbers:
+        if stats["tasks"]:
+            kinds |= stats["tasks"]["texts"]
+    if kinds:
+        rows.append(numbers.row("sequences with tasks", "tasks", "sequences"))
+        name = "sequences chosen for tasks, without room"
+        rows.append(numbers.row(name, "tasks", "without_room"))
+    for kind in kinds:
+        name = f"texts of tasks: {kind}"
+        rows.append(numbers.row(name, "tasks", "texts", kind))
     return rows
 
 

@@ -277,8 +277,10 @@ def _compose(recipe: Recipe) -> Estimate:
     # With max_uses, the negatives that a sequence may use depend on the sequences
     # before it, so that one task composes all.
     is_one_task = recipe.compose.max_uses is not None
+    # A sequence with tasks is composed about three times, and its text is read.
+    times = 1 + 4 * recipe.compose.tasks.share
     return Estimate(
-        work="drafted_chunks",
+        work=lambda amounts: times * amounts.drafted_chunks,
         seconds=1e-5,
         disk="drafted_chunks",
         bytes=30,

@@ -81,7 +81,8 @@ def sample_chunks(run: Run, count: int) -> NDArray[np.int64]:
 
     They are from at most 48 evenly spaced shards.
     """
-    num_shards = len(run.corpus.chunks)
+    chunks = corpus_files.corpus(run.steps).chunks
+    num_shards = len(chunks)
     num_sampled = min(_SAMPLED_SHARDS, num_shards)
     spaced = np.linspace(0, num_shards - 1, num_sampled)
     shards = np.unique(spaced.astype(int))
@@ -89,7 +90,7 @@ def sample_chunks(run: Run, count: int) -> NDArray[np.int64]:
     rng = np.random.default_rng(0)
     ids = []
     for shard in shards.tolist():
-        columns = corpus_files.read_chunks(run.corpus.chunks[shard], ("doc_row",))
+        columns = corpus_files.read_chunks(chunks[shard], ("doc_row",))
         num_chunks = len(columns["doc_row"])
         rows = rng.choice(num_chunks, min(num_chunks, per_shard), replace=False)
         ids.append(schemas.pack_ids(shard, np.sort(rows)))

@@ -23,6 +23,7 @@ from nextlong.artifacts import corpus_files
 from nextlong.artifacts.results import (
     ChunkResult,
     ComposeFiles,
+    ComposeResult,
     DraftResult,
     TokenizerResult,
 )
@@ -57,6 +58,7 @@ from nextlong.runs.statistics.stats import (
     Similarity,
     SourceMean,
     Stats,
+    Tasks,
     Tokens,
     WithKeywords,
     Yields,
@@ -108,6 +110,7 @@ def compute(run: Run) -> Stats:
         documents=_documents(run, counting),
         corpus=_corpus(run),
         near_duplicates=_near_duplicates(run),
+        tasks=_tasks(run, counting),
         attention=Attention(
             work=attention.rank_work(document_lengths, per_row=sequences_per_row),
             exposure=attention.exposure(document_lengths),
@@ -216,6 +219,22 @@ def _tokens(run: Run, counting: Counting, whole_chunks: _WholeChunks) -> Tokens:
         meta_share=meta_share,
         chars_per_token=chars_per_token,
         cut_off=cut_off,
+    )
+
+
+def _tasks(run: Run, counting: Counting) -> Tasks | None:
+    if run.recipe.compose.tasks.share == 0:
+        return None
+    doc_ids, _ = counting.task_documents.counted()
+    texts = Counter[str]()
+    if len(doc_ids):
+        names = corpus_files.source_ids(doc_ids, run.corpus.documents).tolist()
+        texts.update(name.partition(":")[0] for name in names)
+    composed = run.steps["compose"].results(ComposeResult)
+    return Tasks(
+        sequences=counting.task_sequences,
+        without_room=sum(part.without_room for part in composed),
+        texts=dict(sorted(texts.items())),
     )
 
 

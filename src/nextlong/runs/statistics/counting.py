@@ -75,6 +75,10 @@ class Counting:
         self.tokens_after_last = 0
         self.last_chunk_tokens = Tally()
 
+        # The inserted texts of tasks, by doc_id, and the sequences that have some.
+        self.task_documents = Tally()
+        self.task_sequences = 0
+
         # For each sequence, (documents,): the tokens of each document, which attention
         # masks separate.
         self.document_lengths: list[NDArray[np.int64]] = []
@@ -109,6 +113,9 @@ class Counting:
         self._count_chunks(block)
         self._count_negatives(negatives, num_sequences)
         self._count_documents_of_masks(block, lengths)
+        tasks = block.of(schemas.TASK)
+        self.task_documents.add(tasks.doc_ids)
+        self.task_sequences += len(np.unique(tasks.sequence))
 
     def _count_cosines(
         self,

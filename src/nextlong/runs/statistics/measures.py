@@ -117,7 +117,8 @@ def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
     """
     lengths = Tally()
     by_source = Counter[str]()
-    for shard, path in enumerate(run.corpus.chunks):
+    corpus = corpus_files.corpus(run.steps)
+    for shard, path in enumerate(corpus.chunks):
         columns = corpus_files.read_chunks(path, ("doc_row", "start", "end"))
         rows = columns["doc_row"]
         chars = columns["end"] - columns["start"]
@@ -130,9 +131,7 @@ def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
         lengths.add(document_chars)
         # The documents of a shard are of one source.
         first = schemas.pack_ids(shard, rows[:1])
-        (sources,) = corpus_files.document_columns(
-            first, run.corpus.documents, ("source",)
-        )
+        (sources,) = corpus_files.document_columns(first, corpus.documents, ("source",))
         by_source[str(sources[0])] += int(chars.sum())
     return lengths, largest_first(by_source)
 

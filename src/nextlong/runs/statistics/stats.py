@@ -379,11 +379,24 @@ class DataWarning:
 
 
 @dataclass(frozen=True)
+class Tasks:
+    """The `texts` of tasks with known answers by kind, and the sequences with some.
+
+    `without_room` sequences, spare ones included, were chosen but have none.
+    """
+
+    sequences: int
+    without_room: int
+    texts: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Stats:
     """A data set in numbers; `run` is what `nextlong.open` takes.
 
     `negatives` and `meta_chunks` are None where no document is extended, `similarity`
-    where the method computes none, `distance_tokens` where no document is split.
+    where the method computes none, `distance_tokens` where no document is split,
+    `tasks` where the recipe inserts none.
     """
 
     run: str
@@ -399,6 +412,7 @@ class Stats:
     documents: Documents
     corpus: Corpus
     near_duplicates: NearDuplicates
+    tasks: Tasks | None
     attention: Attention
     steps: tuple[StepCost, ...]
     warnings: tuple[DataWarning, ...]
