@@ -11,12 +11,13 @@ from itertools import islice
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 from tests.support.evaluation_data import word_tokenizer, write
 
 from nextlong.cli.main import main
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import data
-from nextlong.evaluate.data import DataFiles, _HubFile
+from nextlong.evaluate.data import DataFiles, _HubFile, download
 from nextlong.evaluate.registry import all_tasks
 from nextlong.evaluate.task import TaskRequest, TextTokenizer
 
@@ -144,10 +145,6 @@ def damaged(task, file, *path, put=None, marks=()):
 @pytest.mark.parametrize(
     ("task", "file", "path", "put"),
     [
-        damaged("longbench_v2", "longbench-v2/data.json", 0, "context"),
-        damaged("longbench_v2", "longbench-v2/data.json", 0, "choice_A", put=3),
-        damaged("longbench_v2", "longbench-v2/data.json", 0, "answer"),
-        damaged("longbench_v2", "longbench-v2/data.json", 0, "difficulty"),
         damaged("qa_1", "ruler/squad.json", "data", 0, "paragraphs"),
         damaged(
             "qa_1", "ruler/squad.json", "data", 0, "paragraphs", 0, "qas", 0, "question"
@@ -198,7 +195,6 @@ def damaged(task, file, *path, put=None, marks=()):
             "clinc150", "icl/clinc150/data_full.json", "train", 0, put=["no intent"]
         ),
         damaged("clinc150", "icl/clinc150/data_full.json", "oos_val"),
-        damaged("longbench_v2", "longbench-v2/data.json", 0, "answer", put="E"),
         damaged(
             "cwe", "ruler/english_words.json", put=["word"], marks=pytest.mark.heavy
         ),
@@ -277,11 +273,6 @@ def test_a_record_of_another_form_is_told_with_its_file(
             "text,scenario,intent\n",
             "holds no row below its header",
         ),
-        (
-            "longbench-v2/data.json",
-            json.dumps([{"context": "c"}]),
-            "record 1: the record has no 'question' (it has context)",
-        ),
     ],
 )
 def test_a_mistake_is_told_by_its_line_field_and_value(
@@ -301,7 +292,7 @@ def test_a_mistake_is_told_by_its_line_field_and_value(
         8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=2
     )
     with pytest.raises(EvaluateError) as error:
-        list(all_tasks()[tasks.get(file, "longbench_v2")].make(request))
+        list(all_tasks()[tasks[file]].make(request))
     assert f"{folder / file}" in str(error.value)
     assert told in str(error.value)
     assert "it comes" in str(error.value)
@@ -327,7 +318,6 @@ RECORDS = {
     ),
     "narrativeqa": ("narrativeqa/test.jsonl", None),
     "infbench_mc": ("infinitebench/longbook_choice_eng.jsonl", None),
-    "longbench_v2": ("longbench-v2/data.json", None),
     "qa_1": ("ruler/squad.json", None),
     "qa_2": ("ruler/hotpotqa.json", None),
     "clinc150": ("icl/clinc150/data_full.json", None),
@@ -465,81 +455,62 @@ def hub(monkeypatch):
     thread.join()
 
 
-def publish(monkeypatch, **fields):
-    file = _HubFile("ocean/tides", "raw/tides.jsonl", COMMIT, **fields)
-    monkeypatch.setitem(data._HUB, "longbench-v2/data.json", file)
+FILE = "ocean/tides.jsonl"
 
 
-def fetched(folder, suite="longbench-v2"):
-    return main(["evaluate", "data", "--suite", suite, "--out", str(folder)])
+def publish(monkeypatch, path="raw/tides.jsonl", **fields):
+    monkeypatch.setitem(
+        data._HUB, FILE, _HubFile("ocean/tides", path, COMMIT, **fields)
+    )
+
+
+def fetched(folder):
+    return download([FILE], folder, Console(quiet=True))
 
 
 def leftovers(folder):
     return [
         path
         for path in folder.rglob("*")
-        if path.is_file() and path.name != "data.json"
+        if path.is_file() and path.name != "tides.jsonl"
     ]
 
 
 @pytest.mark.parametrize("sha256", [SHA256, None])
-def test_a_public_file_is_fetched_once_and_checked(
-    sha256, hub, tmp_path, monkeypatch, capsys
-):
+def test_a_public_file_is_fetched_once_and_checked(sha256, hub, tmp_path, monkeypatch):
     publish(monkeypatch, sha256=sha256)
-    assert fetched(tmp_path) == 0
-    assert (tmp_path / "longbench-v2/data.json").read_bytes() == CONTENT
-    assert "ocean/tides" in capsys.readouterr().out
+    (record,) = fetched(tmp_path)
+    assert record["from"] == "ocean/tides"
+    assert (tmp_path / FILE).read_bytes() == CONTENT
     assert not leftovers(tmp_path)
     asked = len(hub.asked)
-    assert (
-        main(
-            [
-                "evaluate",
-                "data",
-                "--suite",
-                "longbench-v2",
-                "--out",
-                str(tmp_path),
-                "--json",
-            ]
-        )
-        == 0
-    )
+    assert fetched(tmp_path) == [{"file": FILE, "state": "present"}]
     assert len(hub.asked) == asked
-    assert json.loads(capsys.readouterr().out) == [
-        {"file": "longbench-v2/data.json", "state": "present"}
-    ]
 
 
 @pytest.mark.parametrize("sha256", ["0" * 64, None])
 def test_a_file_of_another_hash_never_gets_its_place(
-    sha256, hub, tmp_path, monkeypatch, capsys
+    sha256, hub, tmp_path, monkeypatch
 ):
     publish(monkeypatch, sha256=sha256)
     hub.named = "1" * 64
-    assert fetched(tmp_path) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert f"{SHA256}, not {(sha256 or hub.named)}" in told
-    assert not (tmp_path / "longbench-v2/data.json").exists()
+    with pytest.raises(EvaluateError, match=f"{SHA256}, not {(sha256 or hub.named)}"):
+        fetched(tmp_path)
+    assert not (tmp_path / FILE).exists()
     assert not leftovers(tmp_path)
 
 
-def test_what_cannot_be_fetched_is_told_with_its_place(
-    hub, tmp_path, monkeypatch, capsys
-):
-    publish(monkeypatch)
-    monkeypatch.setitem(
-        data._HUB, "longbench-v2/data.json", _HubFile("ocean/gone", "raw/tides.jsonl")
-    )
-    assert fetched(tmp_path) == 2
-    told = " ".join(capsys.readouterr().err.split())
-    assert "raw/tides.jsonl of ocean/gone:" in told
-    assert str(tmp_path / "longbench-v2/data.json") in told
+def test_what_cannot_be_fetched_is_told_with_its_place(hub, tmp_path, monkeypatch):
+    publish(monkeypatch, path="raw/gone.jsonl")
+    with pytest.raises(EvaluateError) as error:
+        fetched(tmp_path)
+    assert error.value.where == "raw/gone.jsonl of ocean/tides"
+    assert str(tmp_path / FILE) in error.value.fix
 
 
 def test_what_is_not_on_the_hub_is_named_with_its_source(tmp_path, capsys):
-    assert fetched(tmp_path, "ruler,needle") == 0
+    arguments = ["--suite", "ruler,needle", "--out", str(tmp_path)]
+    assert main(["evaluate", "data", *arguments]) == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "manual" in told
     assert "rajpurkar.github.io/SQuAD-explorer" in told
@@ -547,7 +518,8 @@ def test_what_is_not_on_the_hub_is_named_with_its_source(tmp_path, capsys):
 
 
 def test_an_unknown_suite_is_refused(tmp_path, capsys):
-    assert fetched(tmp_path, "tides") == 2
+    arguments = ["--suite", "tides", "--out", str(tmp_path)]
+    assert main(["evaluate", "data", *arguments]) == 2
     assert "--suite tides: unknown suite" in capsys.readouterr().err
 
 
@@ -555,7 +527,7 @@ def test_every_file_of_the_hub_belongs_to_a_task():
     from nextlong.evaluate.registry import all_tasks
 
     named = {name for task in all_tasks().values() for name in task.files}
-    assert set(data._HUB) - named <= {"infinitebench/longbook_sum_eng.jsonl"}
+    assert set(data._HUB) <= named
     pinned = [file for file in data._HUB.values() if file.repo.startswith("openai/")]
-    assert len(pinned) == 8
+    assert len(pinned) == 6
     assert all(len(file.sha256) == 64 and len(file.revision) == 40 for file in pinned)

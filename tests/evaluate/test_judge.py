@@ -172,20 +172,19 @@ def test_mistakes_are_told(measured, served, tmp_path, capsys):
     ],
 )
 def test_the_last_scores_in_the_scale_count(text, scores):
-    assert tuple(judge._longqa_scores({}, [text]).values())[:2] == scores
+    assert tuple(judge._scores_in(text).values())[:2] == scores
 
 
 def test_the_prompt_and_the_scores_are_helmets():
     """Recorded from scripts/eval_gpt4_longqa.py at the commit of the recording."""
     reference = json.loads(
-        (Path(__file__).parent / "reference/helmet_summ.json").read_text()
+        (Path(__file__).parent / "reference/helmet_judge.json").read_text()
     )["longqa"]
     sample = {
         name: reference[name] for name in ("references", "answer", "answer_prefix")
     }
-    (prompt,) = judge._RUBRICS["narrativeqa"].prompts(
-        {**sample, "details": {"question": reference["question"]}}
-    )
+    details = {"question": reference["question"]}
+    prompt = judge._judge_prompt({**sample, "details": details})
     assert hashlib.sha256(prompt.encode()).hexdigest() == reference["prompt_sha256"]
     for one in reference["judgements"]:
-        assert judge._longqa_scores({}, [one["said"]])["share"] == one["share"], one
+        assert judge._scores_in(one["said"])["share"] == one["share"], one

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from tests.support.evaluation_data import word_tokenizer
 
 from nextlong.errors import EvaluateError
@@ -15,7 +14,7 @@ from nextlong.evaluate.registry import chosen, registered
 from nextlong.evaluate.settings import EvaluationSettings, check
 from nextlong.evaluate.task import TaskRequest, TextTokenizer, parse_lengths
 
-QUIET = Console(quiet=True)
+MEASURED = [task.name for task in chosen([], [])]
 TOKENIZER = TextTokenizer(word_tokenizer())
 
 
@@ -76,7 +75,12 @@ def settings(*names, lengths=(8192,), folder=None):
         ),
         (
             lambda: chosen([], ["vts"]),
-            f"--tasks vts: unknown task; choose from {', '.join(registered())}",
+            f"--tasks vts: unknown task; choose from {', '.join(MEASURED)}",
+        ),
+        (
+            lambda: chosen(["longbench-v2"], []),
+            "--suite longbench-v2: nextlong reads its results, but LongBench's pred.py "
+            "measures it; docs/evaluate/import.md has the commands",
         ),
         (
             lambda: required("no_such_package"),

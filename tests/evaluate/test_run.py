@@ -135,12 +135,12 @@ def test_a_label_is_kept_and_changes_nothing_that_is_measured(tmp_path):
 
 def test_a_run_that_broke_off_asks_only_what_is_missing(tmp_path):
     class Failing(Oracle):
-        def answer(self, sample, follow_up):
+        def answer(self, sample):
             if len(self.asked) >= 6:
                 raise EvaluateError(
                     where="server", problem="it is gone", fix="start it"
                 )
-            return super().answer(sample, follow_up)
+            return super().answer(sample)
 
     what = asked(tmp_path / "r", "json_kv", samples=8)
     with pytest.raises(EvaluateError, match="server: it is gone"):
@@ -161,12 +161,12 @@ def test_a_run_that_broke_off_asks_only_what_is_missing(tmp_path):
 
 def test_what_is_answered_of_later_tasks_takes_no_time_any_more(tmp_path):
     class Failing(Oracle):
-        def answer(self, sample, follow_up):
+        def answer(self, sample):
             if len(self.asked) >= 6:
                 raise EvaluateError(
                     where="server", problem="it is gone", fix="start it"
                 )
-            return super().answer(sample, follow_up)
+            return super().answer(sample)
 
     what = asked(tmp_path / "r", "vt", "json_kv", samples=8)
     model = Failing(word_tokenizer())
@@ -209,10 +209,10 @@ def test_shards_merge_to_the_bytes_of_one_run(tmp_path, monkeypatch, count):
 
 def test_a_shard_that_broke_off_resumes(tmp_path):
     class Failing(Oracle):
-        def answer(self, sample, follow_up):
+        def answer(self, sample):
             if len(self.asked) >= 1:
                 raise EvaluateError(where="server", problem="it is gone", fix="go")
-            return super().answer(sample, follow_up)
+            return super().answer(sample)
 
         def identity(self):
             return {"kind": "test", "name": "Oracle"}

@@ -47,17 +47,14 @@ class Oracle:
     def identity(self):
         return {"kind": "test", "name": type(self).__name__}
 
-    def answers(self, samples, *, follow_up=None, done=()):
+    def answers(self, samples, *, done=()):
         for number, sample in samples:
             if number not in done:
-                yield number, sample, self.answer(sample, follow_up)
+                yield number, sample, self.answer(sample)
 
-    def answer(self, sample, follow_up):
+    def answer(self, sample):
         self.asked.append(sample.text)
-        answer = self.read(sample.text)
-        if follow_up is None:
-            return answer
-        return self.answer(follow_up(answer, sample), None)
+        return self.read(sample.text)
 
     def read(self, text):
         for sign, answer in READERS.items():

@@ -100,7 +100,6 @@ def write_data(folder):
         for part in parts
     }
     write(folder / "icl/clinc150/data_full.json", json.dumps(clinc))
-    write(folder / "longbench-v2/data.json", json.dumps(longbench(draw)))
     for name in ("qa", "choice"):
         lines = [json.dumps(infinite(draw, number, name)) for number in range(8)]
         write(
@@ -245,30 +244,6 @@ def labelled(draw, count):
         (" ".join(sentences(draw, 1)[0].split()[:6]), f"label-{n % 9}")
         for n in range(count)
     ]
-
-
-def longbench(draw):
-    kinds = [("easy", "short"), ("hard", "medium"), ("hard", "long"), ("easy", "long")]
-    rows = []
-    for number, (difficulty, length) in enumerate(kinds * 2):
-        text, question, answer = fact(draw, number)
-        wrong = [place for place in PLACES if place != answer][:3]
-        letter = "ABCD"[number % 4]
-        choices = dict(
-            zip([one for one in "ABCD" if one != letter], wrong, strict=True)
-        ) | {letter: answer}
-        story = "\n".join([text, *sentences(draw, 900 if length == "long" else 20)])
-        rows.append(
-            {
-                "context": story,
-                "question": question,
-                "answer": letter,
-                "difficulty": difficulty,
-                "length": length,
-            }
-            | {f"choice_{one}": place for one, place in choices.items()}
-        )
-    return rows
 
 
 def infinite(draw, number, name):

@@ -3,7 +3,7 @@
 import json
 
 from nextlong.evaluate import results, tables
-from nextlong.evaluate.registry import all_tasks
+from nextlong.evaluate.registry import scored_tasks
 
 QUESTIONS = 100
 LENGTHS = (8192, 16_384, 32_768, 65_536, 131_072)
@@ -18,7 +18,7 @@ def write_results(folder, scores, *, label, cosine=None):
         "model": {"name": "m", "label": label, "negatives_cosine": cosine},
     }
     (folder / "evaluation.json").write_text(json.dumps(index))
-    for task in all_tasks().values():
+    for task in scored_tasks().values():
         for number, length in enumerate(LENGTHS):
             if task.category in scores:
                 score = scores[task.category] - number

@@ -38,10 +38,10 @@ def judge_command(args: argparse.Namespace) -> None:
 
 def import_command(args: argparse.Namespace) -> None:
     from nextlong.evaluate import report
-    from nextlong.evaluate.import_helmet import import_helmet
+    from nextlong.evaluate.importing.files import import_results
 
     shown = console(stderr=args.json)
-    imported = import_helmet(args.files, out=args.out, label=args.label, console=shown)
+    imported = import_results(args.files, out=args.out, label=args.label, console=shown)
     present(args, partial(report.as_json, [imported]))
 
 
@@ -80,8 +80,7 @@ def run_command(args: argparse.Namespace) -> None:
     model_name = Path(args.model.rstrip("/")).name
     settings = EvaluationSettings(
         tasks=chosen(suites, args.tasks),
-        lengths=parse_lengths(args.lengths or "8k..128k"),
-        names_lengths=args.lengths is not None,
+        lengths=parse_lengths(args.lengths),
         out=args.out or Path(f"evaluation-{model_name}"),
         data=DataFiles(args.data),
         samples=args.samples,

@@ -14,11 +14,11 @@ from nextlong.cli.argument_types import add_verbose, count, words
 
 _Subcommand: TypeAlias = Callable[..., argparse.ArgumentParser]
 _SUITES_HELP: Final = (
-    "suites of tasks, separated by commas: ruler, helmet, needle, nolima, babilong, "
-    "mrcr, graphwalks, longbench-v2, short, attention, dependency and others listed "
-    "in docs/evaluate"
+    "suites of tasks, separated by commas: ruler, helmet, needle, nolima, mrcr, "
+    "graphwalks, short, attention, dependency and others listed in docs/evaluate"
 )
 _DEFAULT_SUITE: Final = "ruler"
+_LENGTHS: Final = "8k..128k"
 _SUMMARY: Final = "Evaluate a model on long-context benchmarks and report its scores"
 _DESCRIPTION: Final = f"""{_SUMMARY}.
 
@@ -100,10 +100,9 @@ def _add_tasks(sub: argparse.ArgumentParser) -> None:
     add("--tasks", type=words, default=[], metavar="NAME,…", help=meaning)
     meaning = (
         "context lengths in tokens, including the answer: a list such as 8k,32k or a "
-        "range of powers of two such as 8k..128k (default: 8k..128k; longbench-v2: "
-        "128k)"
+        "range of powers of two such as 8k..128k (default: 8k..128k)"
     )
-    add("--lengths", metavar="L,…", help=meaning)
+    add("--lengths", default=_LENGTHS, metavar="L,…", help=meaning)
     meaning = "ask at most N samples of each task (default: all of the benchmark's)"
     add("--samples", type=count, metavar="N", help=meaning)
     meaning = "seed of generated samples (default: 42, as in RULER and HELMET)"
@@ -239,10 +238,10 @@ def _add_data(subcommand: _Subcommand) -> None:
 def _add_import(subcommand: _Subcommand) -> None:
     sub = subcommand(
         "import",
-        "Read result files that HELMET's own scripts wrote",
+        "Read result files of HELMET, lm-eval, LongBench v2 or BABILong",
         prints="the score of every task",
     )
-    meaning = "result files (JSON) of one model"
+    meaning = "result files of one model; docs/evaluate/import.md has their names"
     sub.add_argument("files", nargs="+", type=Path, metavar="FILE", help=meaning)
     meaning = "folder for the scores; give it to `nextlong evaluate report`"
     sub.add_argument("--out", type=Path, required=True, metavar="RESULTS", help=meaning)
@@ -253,7 +252,7 @@ def _add_import(subcommand: _Subcommand) -> None:
 def _add_judge(subcommand: _Subcommand) -> None:
     sub = subcommand(
         "judge",
-        "Score answers of HELMET's LongQA and Summ with another model, as HELMET does",
+        "Score answers to NarrativeQA with another model, as HELMET does",
         prints="the score of every judged file",
     )
     meaning = "result folders of `nextlong evaluate run`"

@@ -71,9 +71,7 @@ def scored_answers(
     """
     samples = _Samples(model, task, request, shard)
     try:
-        for number, sample, answer in model.answers(
-            samples, follow_up=task.follow_up, done=done
-        ):
+        for number, sample, answer in model.answers(samples, done=done):
             yield number, _line(model.prompts, task, sample, answer)
     except UnansweredSamplesError as error:
         raise NotMeasuredError(error) from None

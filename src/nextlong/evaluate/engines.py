@@ -26,7 +26,7 @@ from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.prompts import ModelOptions, Prompts, load_tokenizer
-from nextlong.evaluate.task import FollowUp, Sample
+from nextlong.evaluate.task import Sample
 from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ class HuggingFaceModel:
         self,
         samples: Iterable[tuple[int, Sample]],
         *,
-        follow_up: FollowUp | None = None,
         done: Container[int] = (),
     ) -> Iterator[tuple[int, Sample, str]]:
         for batch in self._batches(samples):
@@ -125,11 +124,6 @@ class HuggingFaceModel:
                 continue
             asked = [sample for _, sample, _ in batch]
             answers = self._texts([prompt for _, _, prompt in batch], asked)
-            if follow_up is not None:
-                # The first answers are only the reasoning; the answers to the second
-                # questions are scored.
-                asked = list(map(follow_up, answers, asked))
-                answers = self._texts([self.prompts.ids(one) for one in asked], asked)
             for (number, sample, _), answer in zip(batch, answers, strict=True):
                 yield number, sample, answer
 

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.probe import Probe
-from nextlong.evaluate.task import Task
+from nextlong.evaluate.task import ImportedTask, Task
 from nextlong.plugins import TASKS
 
 
 @cache
-def registered() -> dict[str, Task | Probe]:
+def registered() -> dict[str, Task | Probe | ImportedTask]:
     """Return every task and probe by name, those of other distributions last.
 
     Raises PluginError for an invalid one.
     """
-    return TASKS.declarations(Task, Probe)
+    return TASKS.declarations(Task, Probe, ImportedTask)
 
 
 def all_tasks() -> dict[str, Task]:
-    """Return the tasks, without the probes, by name."""
+    """Return the tasks that are measured here, without the probes, by name."""
     return {name: task for name, task in registered().items() if isinstance(task, Task)}
+
+
+def scored_tasks() -> dict[str, Task | ImportedTask]:
+    """Return the tasks that tables have columns for: measured here, or imported."""
+    return {
+        name: task for name, task in registered().items() if not isinstance(task, Probe)
+    }
 
 
 def all_probes() -> list[Probe]:
@@ -35,19 +42,40 @@ def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:
 
     Raises EvaluateError for an unknown suite or name.
     """
-    every = list(registered().values())
-    _check_known("--suite", suites, sorted({known.suite for known in every}))
-    in_suites = [known for known in every if not suites or known.suite in suites]
-    _check_known("--tasks", names, [known.name for known in in_suites])
+    measured: list[Task | Probe] = []
+    # What other programs measure, by the names of its suites and tasks.
+    program_of: dict[str, str] = {}
+    for known in registered().values():
+        if isinstance(known, ImportedTask):
+            program_of |= dict.fromkeys((known.suite, known.name), known.program)
+        else:
+            measured.append(known)
+    known_suites = sorted({known.suite for known in measured})
+    _check_known("--suite", suites, known_suites, program_of)
+    in_suites = [known for known in measured if not suites or known.suite in suites]
+    _check_known("--tasks", names, [known.name for known in in_suites], program_of)
     return [known for known in in_suites if not names or known.name in names]
 
 
-def _check_known(option: str, names: Sequence[str], known: Sequence[str]) -> None:
+def _check_known(
+    option: str,
+    names: Sequence[str],
+    known: Sequence[str],
+    program_of: Mapping[str, str],
+) -> None:
     for name in names:
-        if name not in known:
-            noun = "suite" if option == "--suite" else "task"
+        if name in known:
+            continue
+        if name in program_of:
             raise EvaluateError(
                 where=f"{option} {name}",
-                problem=f"unknown {noun}",
-                fix=f"choose from {', '.join(known)}",
+                problem=f"nextlong reads its results, but {program_of[name]} measures "
+                "it",
+                fix="docs/evaluate/import.md has the commands",
             )
+        noun = "suite" if option == "--suite" else "task"
+        raise EvaluateError(
+            where=f"{option} {name}",
+            problem=f"unknown {noun}",
+            fix=f"choose from {', '.join(known)}",
+        )

@@ -24,7 +24,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate import required, tables
 from nextlong.evaluate.results import ModelResults, read_results
 from nextlong.evaluate.tables import lengths_of, tasks_of, title_of
-from nextlong.evaluate.task import Task, short
+from nextlong.evaluate.task import Measurement, short
 from nextlong.picture import html
 from nextlong.report import tables as console_tables
 from nextlong.text import Json
@@ -262,7 +262,7 @@ def _shots_panels(results: Sequence[ModelResults]) -> dict[str, list[_Line]]:
     return panels
 
 
-def _by_shots(model: ModelResults, task: Task) -> _Line:
+def _by_shots(model: ModelResults, task: Measurement) -> _Line:
     points: list[tuple[float, float]] = []
     for result in model.of_task(task.name):
         # Imported results hold no samples that say the shots.
@@ -368,7 +368,9 @@ def style(number: int) -> dict[str, Any]:
     }
 
 
-def _value(model: ModelResults, tasks: Sequence[Task], length: int) -> float | None:
+def _value(
+    model: ModelResults, tasks: Sequence[Measurement], length: int
+) -> float | None:
     score = tables.mean_score(model, tasks, length)
     return None if score is None else score.value
 
@@ -379,7 +381,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _shared(results: Sequence[ModelResults], *more: str) -> dict[str, list[Task]]:
+def _shared(
+    results: Sequence[ModelResults], *more: str
+) -> dict[str, list[Measurement]]:
     """Return the tasks of each category that every model was measured on."""
     shared = {}
     for category in (*tables.CATEGORIES, *more):
@@ -390,7 +394,7 @@ def _shared(results: Sequence[ModelResults], *more: str) -> dict[str, list[Task]
 
 
 def _over_categories(
-    model: ModelResults, shared: Mapping[str, Sequence[Task]], length: int
+    model: ModelResults, shared: Mapping[str, Sequence[Measurement]], length: int
 ) -> float | None:
     """Return the mean score over the categories that every model was measured on."""
     return _mean(_value(model, tasks, length) for tasks in shared.values())

@@ -21,7 +21,7 @@ from typing import Final
 from nextlong.client import Client, UnansweredError
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.prompts import ModelOptions, Prompts
-from nextlong.evaluate.task import FollowUp, Sample
+from nextlong.evaluate.task import Sample
 from nextlong.text import Json
 
 # What a server says of one request alone: another one may be answered.
@@ -98,7 +98,6 @@ class ServerModel:
         self,
         samples: Iterable[tuple[int, Sample]],
         *,
-        follow_up: FollowUp | None = None,
         done: Container[int] = (),
     ) -> Iterator[tuple[int, Sample, str]]:
         """Yield each sample with its answer when it is received.
@@ -115,7 +114,7 @@ class ServerModel:
                 if len(running) < self.options.concurrency and _is_useful(outcomes):
                     question = next(unasked, None)
                 if question is not None:
-                    future = pool.submit(self._answer, question[1], follow_up)
+                    future = pool.submit(self._answer, question[1])
                     running[future] = question
                 if not running:
                     break
@@ -130,14 +129,7 @@ class ServerModel:
                         yield number, sample, future.result()
         _raise_last(outcomes)
 
-    def _answer(self, sample: Sample, follow_up: FollowUp | None) -> str:
-        """Return the answer to a sample, or to its second question."""
-        answer = self._asked(sample)
-        if follow_up is None:
-            return answer
-        return self._asked(follow_up(answer, sample))
-
-    def _asked(self, sample: Sample) -> str:
+    def _answer(self, sample: Sample) -> str:
         endpoint, body = self._request(sample)
         url = str(self.options.url).rstrip("/") + endpoint
         try:

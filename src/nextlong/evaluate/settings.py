@@ -25,7 +25,6 @@ class EvaluationSettings:
     samples: at most so many per task, None for what its benchmark defines
     label, negatives_cosine: of the model, and of the run that it was trained on; for
         reports alone
-    names_lengths: whether the user named the lengths
     """
 
     tasks: Sequence[Task | Probe]
@@ -38,7 +37,6 @@ class EvaluationSettings:
     label: str | None = None
     run: Path | None = None
     negatives_cosine: float | None = None
-    names_lengths: bool = True
     shard: Shard = UNSHARDED
 
     def pairs(self) -> list[tuple[Task | Probe, int | None]]:
@@ -66,8 +64,6 @@ class EvaluationSettings:
     def _lengths_of(self, task: Task | Probe) -> Sequence[int | None]:
         if task.lengths is None:
             return [None]
-        if task.usual_length is not None and not self.names_lengths:
-            return [task.usual_length]
         return task.lengths or self.lengths
 
     def missing_files(self, task: Task | Probe, length: int | None) -> list[str]:

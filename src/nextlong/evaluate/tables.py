@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 from nextlong.evaluate.probe import Probe
-from nextlong.evaluate.registry import all_probes, all_tasks
+from nextlong.evaluate.registry import all_probes, scored_tasks
 from nextlong.evaluate.results import (
     ModelResults,
     Result,
@@ -30,7 +30,7 @@ from nextlong.evaluate.results import (
     of_answers,
     significant,
 )
-from nextlong.evaluate.task import Task, short
+from nextlong.evaluate.task import Measurement, short
 from nextlong.text import Json
 
 # The columns of the paper's tables.
@@ -40,15 +40,9 @@ _LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
 _OTHER_PROTOCOL: Final = {"ICL": "ICL 2024", "RULER": "HELMET-RULER"}
 # All of HELMET, in the order of its tables.
 _HELMET: Final = ("Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")
-# Tasks that a metric, a judge of the user's, or HELMET's own may score, so that a row
-# names which; ALCE among them because HELMET's score also counts citations.
-_SEVERAL_WAYS: Final = (
-    "narrativeqa",
-    "infbench_sum",
-    "multi_lexsum",
-    "alce_asqa",
-    "alce_qampari",
-)
+# The task that a metric, a judge of the user's, or HELMET's own may score, so that a
+# row names which.
+_SEVERAL_WAYS: Final = "narrativeqa"
 # A number, a score with its questions, a word, or what was not measured.
 Cell = float | Score | str | None
 Row = tuple[str, tuple[Cell, ...]]
@@ -107,8 +101,8 @@ class ScoreTable:
         return significant(p_values)
 
 
-def tasks_of(category: str) -> list[Task]:
-    return [task for task in all_tasks().values() if task.category == category]
+def tasks_of(category: str) -> list[Measurement]:
+    return [task for task in scored_tasks().values() if task.category == category]
 
 
 def _mean(scores: Sequence[Score | None]) -> Score | None:
@@ -120,12 +114,12 @@ def _mean(scores: Sequence[Score | None]) -> Score | None:
 
 
 def mean_score(
-    results: ModelResults, tasks: Sequence[Task], length: int
+    results: ModelResults, tasks: Sequence[Measurement], length: int
 ) -> Score | None:
     return _mean([results.score(task.name, length) for task in tasks])
 
 
-def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Task]:
+def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Measurement]:
     """Return the tasks of a category that every model has, scored in one way.
 
     Means over different tasks would compare nothing: a task counts only where it was
@@ -145,7 +139,7 @@ def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Task]:
         return all(model.score(name, length) is not None for model, length in measured)
 
     def is_one_way(name: str) -> bool:
-        if name not in _SEVERAL_WAYS:
+        if name != _SEVERAL_WAYS:
             return True
         ways = set[str]()
         for model in results:
@@ -157,7 +151,7 @@ def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Task]:
     ]
 
 
-def title_of(category: str, tasks: Sequence[Task]) -> str:
+def title_of(category: str, tasks: Sequence[Measurement]) -> str:
     """Return a category's name, with how many of its tasks were measured if not all."""
     total = len(tasks_of(category))
     if len(tasks) == total:
@@ -229,7 +223,7 @@ def _every_table(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     lengths = lengths_of(results)
     for model in results:
         yield from _by_task(model, lengths)
-    for task in all_tasks().values():
+    for task in scored_tasks().values():
         if task.splits:
             yield _by_part(results, task)
     for probe in all_probes():
@@ -307,7 +301,7 @@ def _paper_columns(results: Sequence[ModelResults]) -> list[str]:
     A column has the other protocol where only that was measured, by any model.
     """
     measured = set()
-    for task in all_tasks().values():
+    for task in scored_tasks().values():
         if any(model.of_task(task.name) for model in results):
             measured.add(task.category)
     columns = []
@@ -347,7 +341,7 @@ def _of_helmet(results: Sequence[ModelResults]) -> ScoreTable:
 def _by_category(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     """Yield a table for each category, its columns the lengths."""
     lengths = lengths_of(results)
-    others = [task.category for task in all_tasks().values()]
+    others = [task.category for task in scored_tasks().values()]
     for category in dict.fromkeys([*CATEGORIES, *others]):
         tasks = shared_tasks(results, category)
         rows = []
@@ -365,12 +359,12 @@ def _by_category(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
 def _by_task(model: ModelResults, lengths: Sequence[int]) -> Iterator[ScoreTable]:
     """Yield a table for each suite that a model was measured on, its rows the tasks."""
     rows_by_suite: dict[str, list[Row]] = {}
-    for task in all_tasks().values():
+    for task in scored_tasks().values():
         scores = tuple(model.score(task.name, length) for length in lengths)
         if not any(scores):
             continue
         name = task.name
-        if name in _SEVERAL_WAYS:
+        if name == _SEVERAL_WAYS:
             ways = sorted(model.scored_by(name))
             name += f" ({' and '.join(ways)})"
         rows_by_suite.setdefault(task.suite, []).append((name, scores))
@@ -384,7 +378,7 @@ def _by_task(model: ModelResults, lengths: Sequence[int]) -> Iterator[ScoreTable
         )
 
 
-def _by_part(results: Sequence[ModelResults], task: Task) -> ScoreTable:
+def _by_part(results: Sequence[ModelResults], task: Measurement) -> ScoreTable:
     """Return the scores of a task over parts of its samples."""
     rows = []
     for model in results:
@@ -404,7 +398,9 @@ def _by_part(results: Sequence[ModelResults], task: Task) -> ScoreTable:
     )
 
 
-def _part_score(result: Result, task: Task, detail: str, value: str) -> Score | None:
+def _part_score(
+    result: Result, task: Measurement, detail: str, value: str
+) -> Score | None:
     """Return the score over the samples whose detail has a value, refused ones too."""
     samples = []
     refused = 0

@@ -27,7 +27,6 @@ Scorer = Callable[[str, "Sample"], dict[str, float]]
 # with its template alone, or as a base model, with plain text.
 ChatProtocol = Literal["begun answer", "template", "plain text"]
 # Turns the answer to a sample into the next question.
-FollowUp = Callable[[str, "Sample"], "Sample"]
 # The number of samples of a measurement that reads everything there is.
 ALL_SAMPLES: Final = 10**9
 # A token is hardly ever over eight characters, nor under one.
@@ -209,13 +208,14 @@ class Measurement:
 
     Reports have one table per suite and one per category.
 
-    metric: names the score that counts lengths: those that the benchmark defines, ()
-    for any, None for a measurement without
-        lengths
-    usual_length: the only one unless the user names lengths files, files_at, optional:
-    files that are read at each length, at one, and where they
-        exist
+    metric: names the score that counts
+    lengths: those that the benchmark defines, () for any, None for a measurement
+        without lengths
+    files, files_at, optional: files that are read at each length, at one, and where
+        they exist
     reads: whether a run (`--run`) is needed
+    splits: adds a table of the score over parts of the samples: the heading of a
+        column, the name of a detail, and the value that it has in that part
     about: printed below the table
     """
 
@@ -226,12 +226,12 @@ class Measurement:
     samples: int
     _: KW_ONLY
     lengths: tuple[int, ...] | None = ()
-    usual_length: int | None = None
     files: tuple[str, ...] = ()
     files_at: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     optional: Callable[[int], tuple[str, ...]] = lambda _: ()
     reads: Literal["run", "text"] = "text"
     chat: ChatProtocol = "begun answer"
+    splits: tuple[tuple[str, str, str], ...] = ()
     version: int = 1
     about: str = ""
 
@@ -246,16 +246,20 @@ class Task(Measurement):
 
     make: yields samples, and None for one that cannot be made to fit: this one, and a
         sample that does not fit with its answer, is refused and scores 0
-    follow_up: turns an answer into the question whose answer is scored splits: adds a
-    table of the score over parts of the samples: the heading of a column,
-        the name of a detail, and the value that it has in that part
     """
 
     make: Callable[[TaskRequest], Iterator[Sample | None]]
     score: Scorer
-    _: KW_ONLY
-    follow_up: FollowUp | None = None
-    splits: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class ImportedTask(Measurement):
+    """A task that another program measures; `nextlong evaluate import` reads its files.
+
+    program: the program, as messages name it
+    """
+
+    program: str
 
 
 @cache

@@ -1,7 +1,6 @@
-"""MRCR, GraphWalks, NoLiMa and BABILong: an oracle that reads the context scores all and a blind model nothing, at every length
+"""MRCR, GraphWalks and NoLiMa: an oracle that reads the context scores all and a blind model nothing, at every length
 and for any tokenizer; scores and prompts are those of the pinned references in tests/evaluate/reference."""
 
-import hashlib
 import json
 from dataclasses import replace
 from itertools import islice
@@ -16,14 +15,12 @@ from tests.support.evaluation_data import TOKENIZERS, word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.registry import all_tasks
-from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, prompt_of
+from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer
 from nextlong.evaluate.tasks import nolima, openai
 
 TASKS = all_tasks()
 MADE = [
-    name
-    for name, task in TASKS.items()
-    if task.suite in ("graphwalks", "babilong", "nolima-own")
+    name for name, task in TASKS.items() if task.suite in ("graphwalks", "nolima-own")
 ]
 MINED = [name for name, task in TASKS.items() if task.suite == "mrcr-mined"]
 
@@ -192,41 +189,6 @@ def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):
     with pytest.raises(EvaluateError) as error:
         made("mrcr_2", tmp_path, word_tokenizer(), length=512)
     assert error.value.where == str(tmp_path / openai._MRCR[2][1])
-
-
-def test_openais_graphs_are_read_by_kind_and_length(tmp_path):
-    edges = "\n".join(f"a{n} -> a{n + 1}" for n in range(80))
-    for file, kind in zip(openai._GRAPH_FILES, ("bfs", "parents"), strict=True):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        row = {
-            "prompt": f"a list of directed edges{edges}",
-            "answer_nodes": ["a1"],
-            "problem_type": kind,
-        }
-        parquet.write_table(pa.Table.from_pylist([row]), tmp_path / file)
-    for kind in ("bfs", "parents"):
-        (sample,) = made(
-            f"graphwalks_openai_{kind}", tmp_path, word_tokenizer(), length=512
-        )
-        assert sample.references == ("a1",)
-        assert not made(
-            f"graphwalks_openai_{kind}", tmp_path, word_tokenizer(), length=2048
-        )
-
-
-def test_babilongs_scores_and_prompts_are_the_references():
-    reference = recorded("babilong")
-    for one in reference["scores"]:
-        sample = Sample("", (one["target"],), 1, details={"question": one["question"]})
-        assert (
-            TASKS[f"babilong_{one['task']}"].score(one["answer"], sample)["accuracy"]
-            == one["score"]
-        ), one
-    for name, digest in reference["prompt_sha256"].items():
-        prompt = prompt_of(f"babilong_{name}").format(
-            context=reference["context"], question=reference["question"]
-        )
-        assert hashlib.sha256(prompt.encode()).hexdigest() == digest
 
 
 def test_mrcrs_scores_are_the_references():

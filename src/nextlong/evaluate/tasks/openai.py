@@ -9,8 +9,7 @@ known.
 GraphWalks: a breadth-first search, or a node's parents, in a directed graph that fills
 the context. Suite `graphwalks` makes graphs of any length in OpenAI's form: nodes are
 the first ten hex digits of MD5(0, 1, …), each with four edges to random nodes. A BFS
-question is only asked where nodes that are reached again change nothing. Suite
-`graphwalks-openai` reads the published ones.
+question is only asked where nodes that are reached again change nothing.
 
 Differences: docs/evaluate/generated.md.
 """
@@ -249,14 +248,9 @@ def _mrcr_score(answer: str, sample: Sample) -> dict[str, float]:
     return {"sequence_match": matcher.ratio()}
 
 
-_GRAPH_FILES: Final = (
-    "graphwalks/graphwalks_128k_and_shorter.parquet",
-    "graphwalks/graphwalks_256k_to_1mil.parquet",
-)
 _DEGREE: Final = 4
 _MIN_NODES: Final = 16
 _GRAPH_PROMPT: Final = prompt_of("graphwalks")
-_GRAPH_SHAPE: Final = record(prompt=TEXT, answer_nodes=list[str], problem_type=str)
 
 
 def _graph_samples(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
@@ -347,17 +341,6 @@ def _at_depth(targets: Sequence[Sequence[int]], start: int, depth: int) -> set[i
     return reached
 
 
-def _published_graphs(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
-    """Yield OpenAI's questions of one kind, in the order of the files."""
-    for file in _GRAPH_FILES:
-        for row in request.data.json_lines(file, _GRAPH_SHAPE):
-            nodes = tuple(row["answer_nodes"])
-            budget = request.tokenizer.count(", ".join(nodes)) + 32
-            sample = _graph_sample(row["prompt"], nodes, budget)
-            if row["problem_type"].lower() == kind and request.is_in_band(sample):
-                yield sample
-
-
 def _graph_score(answer: str, sample: Sample) -> dict[str, float]:
     """Return the F1 of the nodes in the last line.
 
@@ -400,17 +383,6 @@ def _generated_graphs(kind: str) -> Task:
     )
 
 
-def _openai_graphs(kind: str) -> Task:
-    return _graphs(
-        name=f"graphwalks_openai_{kind}",
-        suite="graphwalks-openai",
-        category="GraphWalks, OpenAI's",
-        samples=1150,
-        make=partial(_published_graphs, kind=kind),
-        files=_GRAPH_FILES,
-    )
-
-
 def _openai_mrcr(needles: int) -> Task:
     return _mrcr(
         name=f"mrcr_{needles}",
@@ -434,7 +406,6 @@ def _mined_mrcr(needles: int) -> Task:
 _KINDS: Final = ("bfs", "parents")
 TASKS: Final = (
     *map(_generated_graphs, _KINDS),
-    *map(_openai_graphs, _KINDS),
     *map(_openai_mrcr, _NEEDLES),
     *map(_mined_mrcr, _NEEDLES),
 )

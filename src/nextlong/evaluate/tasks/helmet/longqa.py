@@ -1,15 +1,13 @@
-"""Long documents: questions over stories (LongQA) and summaries (Summ).
+"""Long documents: questions over stories (LongQA).
 
-In:  NarrativeQA, InfiniteBench and Multi-LexSum (Shen et al. 2022, arXiv 2206.10883) as
-     published, HELMET's key points of the reference summaries, and Llama 2's tokenizer,
-     with which HELMET counts for every model.
-Out: short answers by ROUGE-L F1 or the right letter; summaries by ROUGE-L F1 until a
-     judge has rated them (`nextlong evaluate judge`).
+In:  NarrativeQA and InfiniteBench as published, and Llama 2's tokenizer, with which
+     HELMET counts for every model.
+Out: short answers by ROUGE-L F1 or the right letter; NarrativeQA's until a judge has
+     rated them (`nextlong evaluate judge`).
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, lru_cache, partial
 from itertools import chain, islice
@@ -23,11 +21,9 @@ import nextlong.evaluate.tasks.helmet.published as published
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.data import (
-    NAME,
     TEXTS,
     DataFiles,
     Shape,
-    optional,
     record,
     several,
 )
@@ -58,27 +54,6 @@ _BOOK_FIELDS: Final[Json] = {
     "answer": _ANSWERS,
 }
 _BOOK: Final = record(**_BOOK_FIELDS, options=NotRequired[Any])
-_CASES: Final = "multi_lexsum/validation.jsonl"
-_CASES_TRAIN: Final = "multi_lexsum/train.jsonl"
-_CASE_POINTS: Final = "helmet/multi_lexsum/multi_lexsum_val.jsonl"
-_MIN_CASE_TOKENS: Final = 65_536
-_BOOKS: Final = "infinitebench/longbook_sum_eng.jsonl"
-_BOOK_POINTS: Final = "helmet/infbench/longbook_sum_eng_keypoints.jsonl"
-_LAWSUIT: Final = record(
-    **{
-        "id": NAME,
-        "sources": TEXTS,
-        "summary/short": str | None,
-        "summary/long": optional(str),
-    }
-)
-_KEY_POINTS: Final = record(
-    **{
-        "id": NAME,
-        "keypoints": NotRequired[TEXTS],
-        "summary/short_keypoints": optional(TEXTS),
-    }
-)
 
 
 def _has_its_answer(choice: Json) -> Json:
@@ -153,14 +128,14 @@ def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[Json]:
         # Two of another id as examples.
         others = [other for other in items if other["id"] != item["id"]]
         examples = shuffled(others, seed=seed)[:SHOTS]
-        demos = [f"[story text]\n{_book_answer(other, file)}" for other in examples]
+        demos = [f"[story text]\n{_book_answer(other)}" for other in examples]
         shown = "\n\n".join(demos)
         demo = f"For example:\n\n{shown}\n\nNow, read the following story:\n\n"
         yield {**item, "demo": demo}
 
 
 def _book_item(row: Json, file: str) -> Json:
-    """Return a record of a row of InfiniteBench: a question, a choice or a summary."""
+    """Return a record of a row of InfiniteBench: a question or a choice."""
     answers = row["answer"]
     item = {
         "id": row.get("id"),
@@ -175,53 +150,13 @@ def _book_item(row: Json, file: str) -> Json:
         lines = [f"{name}. {text}" for name, text in zip("ABCD", options, strict=True)]
         item["options"] = "\n".join(lines)
         item["answers"] = [letter, f"{letter}. {answers[0]}"]
-    elif file == _BOOKS:
-        item |= {"question": "", "answers": answers[:1], "expert": answers[0]}
     return item
 
 
-def _book_answer(item: Json, file: str) -> str:
+def _book_answer(item: Json) -> str:
     """Return a record with its answer, as the examples show it."""
-    if file == _BOOKS:
-        return f"Summary: {item['answers'][0].strip()}"
     options = f"Options:\n{item['options']}\n" if "options" in item else ""
     return f"Question: {item['question']}\n{options}Answer: {item['answers'][0]}"
-
-
-def _cases(data: DataFiles, seed: int) -> Iterator[Json]:
-    train = data.json_lines(_CASES_TRAIN, _LAWSUIT)
-    examples = [row["summary/short"] for row in train if row["summary/short"]]
-    rows = [row for row in data.json_lines(_CASES, _LAWSUIT) if row["summary/short"]]
-    # HELMET asks about long cases only.
-    long_rows = []
-    for row in rows:
-        sources = "\n\n".join(row["sources"])
-        if len(_llama2(data).encode(sources)) >= _MIN_CASE_TOKENS:
-            long_rows.append(row)
-    if not long_rows:
-        raise EvaluateError(
-            where=data.path(_CASES),
-            problem=f"it has no case of {_MIN_CASE_TOKENS:,} tokens of Llama 2, and "
-            "HELMET summarizes those only",
-            fix="give the whole validation split",
-        )
-    draw = random.Random(seed)
-    for row in shuffled(long_rows, seed=seed)[:QUESTIONS]:
-        count = min(SHOTS, len(examples))
-        shots = draw.sample(examples, count)
-        shown = "\n\n".join(f"Summary: {summary}" for summary in shots)
-        demo = (
-            f"Example summaries:\n\n{shown}\n\n"
-            "Now, write a summary of the following legal documents.\n"
-        )
-        yield {
-            "id": row["id"],
-            "context": "\n\n".join(row["sources"]),
-            "demo": demo,
-            "question": "",
-            "answers": [row["summary/short"]],
-            "expert": row["summary/long"],
-        }
 
 
 def _samples(
@@ -230,17 +165,12 @@ def _samples(
     prompt: str,
     prefix: str,
     budget: int,
-    points: str,
 ) -> Iterator[Sample]:
-    """Yield a question per record, its document cut to what the length leaves.
-
-    `points` is the file of a summary's key points.
-    """
+    """Yield a question per record, its document cut to what the length leaves."""
     # Counted by Llama 2 whatever the model, so that every model reads the same part of
     # a story.
     counter = _llama2(request.data)
     items = read(request.data, request.seed)
-    points_of = _key_points(request.data, points) if points else {}
     max_tokens = request.length - budget - _MARGIN_TOKENS
     for item in items:
         story = _truncated(counter, item["context"], max_tokens)
@@ -255,19 +185,7 @@ def _samples(
         fields = {name: item[name] for name in in_prompt if name in item}
         sample = published.prompted(request, prompt, question, context=story, **fields)
         sample.details["context_cut"] |= story != item["context"]
-        if points:
-            sample.details["keypoints"] = points_of.get(str(item["id"]), [])
-            sample.details["expert"] = item["expert"]
         yield sample
-
-
-def _key_points(data: DataFiles, file: str) -> dict[str, list[str]]:
-    """Return the key points of each reference summary, by the id of its document."""
-    points_of = {}
-    for row in data.json_lines(file, _KEY_POINTS):
-        points = row.get("keypoints") or row.get("summary/short_keypoints")
-        points_of[str(row["id"])] = points or []
-    return points_of
 
 
 def _truncated(counter: tokenizers.Tokenizer, story: str, max_tokens: int) -> str:
@@ -307,10 +225,6 @@ def _score_choice(answer: str, sample: Sample) -> dict[str, float]:
     return {"exact_match": max(has_option, is_exact)}
 
 
-def _score_summary(answer: str, sample: Sample) -> dict[str, float]:
-    return {"rougeL_f1": _rouge_l_f1(answer, sample.references)}
-
-
 def _task(
     name: str,
     *,
@@ -320,12 +234,11 @@ def _task(
     metric: str = "rougeL_f1",
     prefix: str,
     budget: int,
-    points: str = "",
 ) -> Task:
     return Task(
         name=name,
         suite="helmet",
-        category="Summ" if points else "LongQA",
+        category="LongQA",
         metric=metric,
         samples=QUESTIONS,
         make=partial(
@@ -334,12 +247,11 @@ def _task(
             prompt=name,
             prefix=prefix,
             budget=budget,
-            points=points,
         ),
         score=score,
         files=(*files, LLAMA2),
         chat="template",
-        version=1 if points else 2,
+        version=2,
     )
 
 
@@ -368,23 +280,5 @@ TASKS: Final = (
         metric="exact_match",
         prefix="\n\nAnswer:",
         budget=10,
-    ),
-    _task(
-        "infbench_sum",
-        read=partial(_infinite, file=_BOOKS),
-        files=(_BOOKS, _BOOK_POINTS),
-        score=_score_summary,
-        prefix="\n\nSummary:",
-        budget=1200,
-        points=_BOOK_POINTS,
-    ),
-    _task(
-        "multi_lexsum",
-        read=_cases,
-        files=(_CASES, _CASES_TRAIN, _CASE_POINTS),
-        score=_score_summary,
-        prefix="\n\nSummary:",
-        budget=400,
-        points=_CASE_POINTS,
     ),
 )

@@ -1,22 +1,16 @@
-"""Tasks over passages: short answers (RAG), rankings (Re-rank), cited answers (Cite).
+"""Tasks over passages: short answers (RAG) and rankings (Re-rank).
 
-In:  HELMET's files of Natural Questions, TriviaQA, HotpotQA and PopQA; of MS MARCO; of
-     ALCE (ASQA and QAMPARI; Gao et al. 2023, arXiv 2305.14627) with its prompts.
-Out: RAG by SubEM; re-ranking by NDCG@10 as trec_eval computes it; ALCE as HELMET's
-     eval_alce.py: for ASQA the share of short answers that are found, for QAMPARI the
-     recall of a list, up to five. HELMET's citation recall and precision, which need an
-     entailment model of 11B parameters, are not computed.
+In:  HELMET's files of Natural Questions, TriviaQA, HotpotQA, PopQA and MS MARCO.
+Out: RAG by SubEM; re-ranking by NDCG@10 as trec_eval computes it.
 """
 
 from __future__ import annotations
 
 import math
-import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import chain, islice
-from statistics import fmean
+from itertools import islice
 from typing import Annotated, Any, Final, NotRequired
 
 from annotated_types import Gt
@@ -26,7 +20,6 @@ from nextlong.evaluate.data import (
     NAME,
     TEXT,
     TEXTS,
-    optional,
     record,
     several,
 )
@@ -34,8 +27,6 @@ from nextlong.evaluate.task import Sample, Task, TaskRequest
 from nextlong.evaluate.tasks.helmet.published import (
     LENGTHS,
     QUESTIONS,
-    SHOTS,
-    normalize_answer,
 )
 from nextlong.text import Json
 
@@ -225,143 +216,12 @@ def _discounted_gain(labels: Iterable[int]) -> float:
     return sum(label / math.log2(rank + 1) for rank, label in ranked)
 
 
-# Cite: answers whose claims name passages, [3][7], from up to 700 of them.
-
-_ASQA_PAIRS: Final = several(record(short_answers=TEXTS), min_items=0)
-_QAMPARI_ANSWERS: Final = several(TEXTS, min_items=0)
-_ALCE_FIELDS: Final[Json] = {
-    "question": TEXT,
-    "docs": several(_PASSAGE),
-    "qa_pairs": optional(_ASQA_PAIRS),
-    "answers": optional(_QAMPARI_ANSWERS),
-}
-_ALCE_SHAPE: Final = record(**_ALCE_FIELDS)
-_ALCE_DEMOS: Final = several(dict[str, Any], min_items=SHOTS)
-_ALCE_PROMPT: Final = record(
-    instruction=TEXT, demo_prompt=TEXT, doc_prompt=TEXT, demos=_ALCE_DEMOS
-)
-_ALCE_PASSAGES: Final = dict(zip(LENGTHS, (30, 75, 165, 345, 700), strict=True))
-
-
-def _alce_files(name: str) -> tuple[str, str]:
-    """Return the files of a task's questions, and of its prompt.
-
-    The first holds the passages of each question, the second the examples.
-    """
-    return (
-        f"helmet/alce/{name}_eval_gtr_top2000.json",
-        f"helmet/prompts/{name}_revised.json",
-    )
-
-
-def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
-    """Yield HELMET's 100 questions for a length, two examples before each."""
-    questions_file, prompt_file = _alce_files(name)
-    prompt = request.data.json(prompt_file, _ALCE_PROMPT)
-    instruction = prompt["instruction"]
-    passages = _ALCE_PASSAGES[request.length]
-    draw = random.Random(request.seed)
-    # Examples are drawn in the order of the file, before the questions are shuffled.
-    with_shots = []
-    for row in request.data.json_lines(questions_file, _ALCE_SHAPE):
-        with_shots.append((row, draw.sample(prompt["demos"], SHOTS)))
-    for row, shots in published.shuffled(with_shots, seed=request.seed)[:QUESTIONS]:
-        parts = [_alce_example(prompt, shot) for shot in shots]
-        listed = _numbered_documents(prompt, row["docs"][:passages])
-        question = f"{instruction}\n\nQuestion: {row['question']}"
-        parts.append(f"{question}\n\n{listed}")
-        # A group holds the spellings of one answer: of an item of QAMPARI's list, or of
-        # a short answer of ASQA.
-        if name == "qampari":
-            groups = row["answers"]
-        else:
-            groups = [pair["short_answers"] for pair in row["qa_pairs"]]
-        spellings = tuple(chain.from_iterable(groups))
-        yield Sample(
-            prompt="\n\n\n".join(parts),
-            references=spellings,
-            max_new_tokens=300,
-            answer_prefix="\n\nAnswer:",
-            details={"question": row["question"], "answers": groups},
-        )
-
-
-def _numbered_documents(prompt: Json, passages: Sequence[Json]) -> str:
-    parts = []
-    for number, passage in enumerate(passages, start=1):
-        parts.append(prompt["doc_prompt"].format(**passage, ID=number))
-    return "\n\n".join(parts)
-
-
-def _alce_example(prompt: Json, shot: Json) -> str:
-    fields = {
-        **shot,
-        "instruction": prompt["instruction"],
-        "context": _numbered_documents(prompt, shot["docs"]),
-    }
-    example: str = prompt["demo_prompt"].format(**fields)
-    return example
-
-
-def _without_citations(text: str) -> str:
-    # As ALCE's `remove_citations`: a citation with the blank before it
-    # first, then one without.
-    text = re.sub(r" \[\d+", "", text)
-    text = re.sub(r"\[\d+", "", text)
-    return text.replace(" |", "").replace("]", "")
-
-
-def _normalized_claim(text: str) -> str:
-    return normalize_answer(_without_citations(text))
-
-
-def _on_one_line(answer: str) -> str:
-    return re.sub(r"\n+", " ", answer).replace("<|im_end|>", "")
-
-
-def _score_asqa(answer: str, sample: Sample) -> dict[str, float]:
-    """Return the share of questions with a short answer in the text, and if all are."""
-    line = _on_one_line(answer)
-    text = _normalized_claim(line)
-    is_found = []
-    for group in sample.details["answers"]:
-        spellings = [normalize_answer(spelling) for spelling in group]
-        is_found.append(any(spelling in text for spelling in spellings))
-    return {"str_em": fmean(is_found), "str_hit": float(all(is_found))}
-
-
-def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
-    """Return precision and recall of the listed answers.
-
-    And recall where five right ones are enough.
-    """
-    text = _on_one_line(answer).rstrip()
-    items = text.rstrip(".").rstrip(",").split(",")
-    normalized = [_normalized_claim(item) for item in items]
-    listed = [item for item in normalized if item]
-    groups = []
-    for spellings in sample.details["answers"]:
-        groups.append({normalize_answer(spelling) for spelling in spellings})
-    # Answers of the truth that the list names in any spelling.
-    found_groups = [group for group in groups if not group.isdisjoint(listed)]
-    found = len(found_groups)
-    needed = len(groups)
-    all_spellings = set().union(*groups)
-    right = [item for item in listed if item in all_spellings]
-    return {
-        "qampari_rec_top5": min(5, found) / min(5, needed),
-        "qampari_rec": found / needed,
-        "qampari_prec": len(right) / len(listed) if listed else 0.0,
-    }
-
-
 _task = partial(Task, suite="helmet", lengths=LENGTHS, chat="plain text", version=3)
 _score_rag = published.best_of(
     substring_exact_match=published.substring_exact_match,
     exact_match=published.exact_match,
 )
 _rag = partial(_task, category="RAG", metric="substring_exact_match", score=_score_rag)
-_alce = partial(_task, category="Cite", samples=QUESTIONS, chat="template", version=1)
 
 
 def _rag_task(name: str) -> Task:
@@ -388,18 +248,4 @@ _rerank: Final = _task(
     files=(_RANKED_EXAMPLES,),
     files_at=_ranked_at,
 )
-_asqa: Final = _alce(
-    "alce_asqa",
-    metric="str_em",
-    score=_score_asqa,
-    make=partial(_alce_samples, name="asqa"),
-    files=_alce_files("asqa"),
-)
-_qampari: Final = _alce(
-    "alce_qampari",
-    metric="qampari_rec_top5",
-    score=_score_qampari,
-    make=partial(_alce_samples, name="qampari"),
-    files=_alce_files("qampari"),
-)
-TASKS: Final = (*(_rag_task(name) for name in _RAG), _rerank, _asqa, _qampari)
+TASKS: Final = (*(_rag_task(name) for name in _RAG), _rerank)

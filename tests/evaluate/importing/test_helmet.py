@@ -1,15 +1,14 @@
+"""HELMET's result files: scores as its collect_results.py reads them, with each question's."""
+
 import json
 
 import pytest
-from rich.console import Console
+from tests.evaluate.importing.conftest import read_into
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import import_helmet, results, tables
-from nextlong.evaluate.registry import all_tasks
-
-
-def read_into(files, **where):
-    return import_helmet.import_helmet(files, console=Console(quiet=True), **where)
+from nextlong.evaluate import results, tables
+from nextlong.evaluate.importing import helmet
+from nextlong.evaluate.registry import scored_tasks
 
 
 def helmet_result(path, dataset, length, **metrics):
@@ -97,37 +96,32 @@ def test_what_is_no_helmet_result_is_told(tmp_path):
     with pytest.raises(EvaluateError) as error:
         read_into([tmp_path / "x.json"], out=tmp_path / "out", label=None)
     assert error.value.where == str(tmp_path / "x.json")
-    other = helmet_result(tmp_path / "y.json", "alce_asqa_700", 8192, str_em=1.0)
-    with pytest.raises(EvaluateError, match="'alce_asqa_700'"):
+    other = helmet_result(tmp_path / "y.json", "qmsum", 8192, rougeL_recall=1.0)
+    with pytest.raises(EvaluateError, match="'qmsum'"):
         read_into([other], out=tmp_path / "out", label=None)
     files = [
         helmet_result(tmp_path / f"{n}.json", "kilt_nq", 8192, substring_exact_match=n)
         for n in (1, 2)
     ]
-    with pytest.raises(EvaluateError, match=r"1\.json.+2\.json.+8,192"):
+    with pytest.raises(EvaluateError, match=r"1\.json.+2\.json.+8192"):
         read_into(files, out=tmp_path / "out", label=None)
 
 
 def test_every_helmet_name_is_a_task_of_ours():
-    tasks = all_tasks()
-    for name in (one for ours in import_helmet._TASKS.values() for one in ours.split()):
-        assert tasks[name].category in {*tables.CATEGORIES, "HELMET-RULER"} - {"RULER"}
+    tasks = scored_tasks()
+    categories = {*tables.CATEGORIES, "HELMET-RULER", "Cite", "Summ"} - {"RULER"}
+    for name in (one for ours in helmet._TASKS.values() for one in ours.split()):
+        assert tasks[name].category in categories
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"args": []}, "hold no fields"),
-        ({"averaged_metrics": {"substring_exact_match": "high"}}, "no number in"),
-        ({"args": {"datasets": "kilt_nq"}}, "no number in"),
-        (
-            {"data": ["a"]},
-            r"data\[0\] is 'a', not a question with its substring_exact_match; give a file",
-        ),
-        (
-            {"data": [{"substring_exact_match": "x"}]},
-            r"data\[0\] is {.*'x'}, not a question",
-        ),
+        ({"args": []}, "it is not a result file of a known program"),
+        ({"averaged_metrics": {"substring_exact_match": "high"}}, "'high'"),
+        ({"args": {"datasets": "kilt_nq"}}, "it has no 'input_max_length'"),
+        ({"data": ["a"]}, "; give a file as HELMET wrote it"),
+        ({"data": [{"substring_exact_match": "x"}]}, "'x'"),
     ],
 )
 def test_a_helmet_result_of_another_form_is_told(tmp_path, change, told):
@@ -141,5 +135,63 @@ def test_a_helmet_result_of_another_form_is_told(tmp_path, change, told):
     file.write_text(json.dumps(record | {"data": None}))
     read_into([file], out=tmp_path / "good", label=None)
     file.write_text(json.dumps(record | change))
-    with pytest.raises(EvaluateError, match=rf"result\.json.* {told}"):
+    with pytest.raises(EvaluateError, match=rf"result\.json.*{told}"):
         read_into([file], out=tmp_path / "r", label=None)
+
+
+def test_a_judged_file_replaces_that_of_eval_py(tmp_path):
+    files = []
+    for stem, metrics, questions in (
+        ("sum", {"rougeL_f1": 20.0}, [{"id": 1}, {"id": 2}]),
+        (
+            "sum-gpt4eval_o",
+            {"rougeL_f1": 20.0, "gpt-4-f1": 0.4},
+            [{"id": n, "gpt-4-scores": {"f1": f1}} for n, f1 in ((1, 0.8), (2, 0.0))],
+        ),
+    ):
+        file = helmet_result(
+            tmp_path / f"{stem}.json", "infbench_sum_eng_129672", 131_072, **metrics
+        )
+        values = json.loads(file.read_text())
+        file.write_text(json.dumps(values | {"data": questions}))
+        files.append(file)
+    with pytest.raises(EvaluateError, match="score it with HELMET's scripts first"):
+        read_into(files[:1], out=tmp_path / "unjudged", label=None)
+    (result,) = read_into(files, out=tmp_path / "out", label=None).finished
+    assert (result.task, result.score, result.scored_by) == (
+        "infbench_sum",
+        40.0,
+        "gpt-4-f1",
+    )
+    outcomes, _ = result.outcomes
+    assert list(outcomes) == [80.0, 0.0]
+
+
+def test_cite_is_the_mean_of_the_three_scores_of_eval_alce(tmp_path):
+    file = helmet_result(tmp_path / "a.json", "alce_asqa_700", 8192, str_em=30.0)
+    with pytest.raises(EvaluateError) as error:
+        read_into([file], out=tmp_path / "without", label=None)
+    assert error.value.where == f"{file}.score"
+    scores = {"str_em": 30.0, "citation_rec": 6.0, "citation_prec": 9.0, "length": 80.0}
+    (tmp_path / "a.json.score").write_text(json.dumps(scores))
+    (result,) = read_into(
+        [file, tmp_path / "a.json.score"], out=tmp_path / "out", label=None
+    ).finished
+    assert (result.task, result.score) == ("alce_asqa", pytest.approx(15.0))
+    assert result.values["n"] == 2
+
+
+def test_with_cite_and_summ_helmets_seven_categories_have_a_table(tmp_path):
+    metrics = {"gpt-4-f1": 0.5}
+    files = [
+        helmet_result(tmp_path / "s.json", "infbench_sum_eng", 8192, **metrics),
+        helmet_result(tmp_path / "m.json", "multi_lexsum", 8192, **metrics),
+    ]
+    found = read_into(files, out=tmp_path / "out", label=None)
+    (table,) = [
+        table
+        for table in tables.all_tables([found])
+        if table.title == "HELMET, all seven categories"
+    ]
+    (row,) = table.all_rows()
+    assert dict(zip(table.columns, row[1:], strict=True))["Summ"] == "50.00"

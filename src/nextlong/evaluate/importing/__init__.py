@@ -1,0 +1,1 @@
+"""Import: result files of other programs, as a results directory of ours."""
