@@ -306,7 +306,7 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
         "--suite",
         "needle,dependency,short",
         "--tasks",
-        "dependency,short,needle",
+        "dependency,piqa,needle",
     ]
     (tmp_path / "needle").mkdir()
     (tmp_path / "needle/haystack.txt").write_text("A long text.")
@@ -328,7 +328,7 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
         "needle 1K 11 11,264 to do",
         "needle 2K 11 22,528 too long: the model's context is 1,024",
         "dependency – 20 – missing: --run RUN",
-        "short – all – to do",
+        "piqa – all – to do",
     }
     assert (
         "this machine has 0.00 GiB, which is too little: lower --batch-tokens, give --dtype bfloat16"

@@ -433,7 +433,7 @@ def test_what_probes_need_is_told_before_anything_is_asked(tmp_path):
             progress=TaskProgress(Console(file=io.StringIO())),
         )
     assert error.value.where == "dependency"
-    for name in ("attention", "short"):
+    for name in ("attention", "piqa"):
         with pytest.raises(EvaluateError) as error:
             run(model, probes[name])
         assert error.value.where == name

@@ -24,7 +24,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from types import NoneType
 from typing import Any, Final, TypeVar
 
@@ -133,9 +132,6 @@ class Result:
 
         For its interval and for comparisons.
         """
-        # Some files hold the right and wrong answers of several tasks.
-        if "answers" in self.values:
-            return of_answers(self.values["answers"])
         return Score(self.score, ((1.0, self),))
 
     @cached_property
@@ -254,22 +250,6 @@ class Score:
         They were not asked, and count as 0.
         """
         return sum(int(part.values.get("refused", 0)) for _, part in self.parts)
-
-
-def of_answers(answers: Mapping[str, str]) -> Score:
-    """Return the mean over tasks of the right answers, each a 1 or a 0, in percent."""
-    scores = []
-    for task, right in answers.items():
-        outcomes = [100 * int(answer) for answer in right]
-        values = {
-            "task": task,
-            "length": None,
-            "score": fmean(outcomes),
-            "outcomes": outcomes,
-        }
-        result = Result(Path(), values)
-        scores.append(result.measured)
-    return Score.mean(scores)
 
 
 def _p_value(score: Score, other: Score) -> float | None:

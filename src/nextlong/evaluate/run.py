@@ -84,7 +84,9 @@ def evaluate(
             try:
                 session.measure_within_memory(task, length)
             except NotMeasuredError as error:
-                progress.note(f"{task.name}: {_without_option(error.reason)}")
+                reason = _without_option(error.reason)
+                reason = reason.removeprefix(f"{task.name}: ")
+                progress.note(f"{task.name}: {reason}")
                 failures.append(error.reason)
     if failures:
         raise _incomplete(failures, total=len(pairs), out=settings.out)

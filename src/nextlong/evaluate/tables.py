@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, Literal, NamedTuple
 
 from nextlong.evaluate.probe import Probe
@@ -27,7 +28,6 @@ from nextlong.evaluate.results import (
     Score,
     best_p_value,
     differences,
-    of_answers,
     significant,
 )
 from nextlong.evaluate.task import Measurement, short
@@ -226,8 +226,14 @@ def _every_table(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     for task in scored_tasks().values():
         if task.splits:
             yield _by_part(results, task)
+    probes_of: dict[str, list[Probe]] = {}
     for probe in all_probes():
-        yield _of_probe(results, probe)
+        probes_of.setdefault(probe.category, []).append(probe)
+    for probes in probes_of.values():
+        if len(probes) == 1:
+            yield _of_probe(results, probes[0])
+        else:
+            yield _side_by_side(results, probes)
 
 
 def _cells_of(table: ScoreTable) -> Iterator[Cell]:
@@ -447,15 +453,28 @@ def _of_probe(results: Sequence[ModelResults], probe: Probe) -> ScoreTable:
     )
 
 
+def _side_by_side(
+    results: Sequence[ModelResults], probes: Sequence[Probe]
+) -> ScoreTable:
+    """Return the scores of the probes of one category, and their mean."""
+    rows: list[Row] = []
+    for model in results:
+        scores = [model.score(probe.name, None) for probe in probes]
+        rows.append((model.name, (_mean(scores), *scores)))
+    headings = chain.from_iterable(probe.columns for probe in probes)
+    return ScoreTable(
+        title=probes[0].category,
+        caption=probes[0].about,
+        columns=("Avg.", *headings),
+        rows=tuple(rows),
+    )
+
+
 def _probe_cell(probe: Probe, result: Result, scores: Json, key: str) -> Cell:
     """Return a score, with its questions where they are known."""
     is_metric = key == probe.metric
     if is_metric and scores is result.values["scores"]:
         return result.measured
-    task = key.removesuffix(" acc")
-    answers = result.values.get("answers", {}).get(task)
-    if answers:
-        return of_answers({task: answers})
     value: float | str | None = scores.get(key)
     if is_metric and "interval" in scores:
         low, high = scores["interval"]

@@ -12,9 +12,6 @@ a long context (paper §5.1, App. B.4). Prompts are questions over long stories
 T × T matrix is made: the prompt is prefilled with sdpa, then the last token alone is
 run with an attention that keeps the weights.
 
-`short`: the paper's seven tasks of short text, by EleutherAI's lm-eval, with its data
-sets: acc, as in Table 4, acc_norm beside it, and the answer to each question.
-
 What each figure means: docs/evaluate/probes.md.
 """
 
@@ -34,14 +31,14 @@ from nextlong.evaluate.data import HAYSTACK
 from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.registry import all_tasks
-from nextlong.evaluate.results import of_answers, weighted_interval
-from nextlong.evaluate.task import ALL_SAMPLES, Sample, TaskRequest
+from nextlong.evaluate.results import weighted_interval
+from nextlong.evaluate.task import Sample, TaskRequest
 from nextlong.evaluate.tasks import needle
 from nextlong.evaluate.tasks.helmet.longqa import LLAMA2, LONGBOOK_QA
 from nextlong.methods.base import described
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as RunSequence
-from nextlong.text import Json, first_sentence
+from nextlong.text import Json
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -460,83 +457,6 @@ def _shares(
     return share_of
 
 
-# lm-eval's tasks, with the headings of the paper's table.
-_HARNESS: Final = {
-    "hellaswag": "Hel.",
-    "lambada_openai": "Lam.",
-    "arc_challenge": "AR-C.",
-    "arc_easy": "AR-E.",
-    "piqa": "PIQA",
-    "winogrande": "Win.",
-    "logiqa": "Log.",
-}
-
-
-def _check_special(model: HuggingFaceModel, _: Path | None) -> None:
-    """Raise EvaluateError for a model without BOS and EOS, or if lm-eval is missing."""
-    required("lm_eval")
-    tokenizer = model.hub_tokenizer
-    if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
-        raise EvaluateError(
-            where="short",
-            problem="lm-eval puts BOS or EOS before a text, and the tokenizer names "
-            "neither",
-            fix="set one and save it beside the model",
-        )
-
-
-def _measure_short(model: HuggingFaceModel, request: TaskRequest) -> Json:
-    """Measure acc and acc_norm of each task, in percent, and its answers.
-
-    The score is the mean acc; answers are a 1 or 0 per question.
-    """
-    evaluated = _evaluated_by_harness(model, request)
-    scores = {}
-    for task, values in evaluated["results"].items():
-        for metric in ("acc", "acc_norm"):
-            if f"{metric},none" in values:
-                scores[f"{task} {metric}"] = 100 * float(values[f"{metric},none"])
-    # A string of 1 and 0 for each task: right or wrong by acc, the metric of the paper.
-    answers = {}
-    for task, samples in evaluated["samples"].items():
-        is_right = [str(int(sample["acc"])) for sample in samples]
-        answers[task] = "".join(is_right)
-    average = of_answers(answers)
-    return {
-        "scores": {"average": average.value, **scores},
-        "answers": answers,
-        "n": average.n,
-    }
-
-
-def _evaluated_by_harness(model: HuggingFaceModel, request: TaskRequest) -> Json:
-    """Return the results of lm-eval, with every sample."""
-    lm_eval = required("lm_eval")
-    harness_class = required("lm_eval.models.huggingface").HFLM
-    harness = harness_class(
-        pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8
-    )
-    limit = None if request.samples == ALL_SAMPLES else request.samples
-    try:
-        # Its own bootstrap is off, as intervals are computed in results.py.
-        evaluated: Json = lm_eval.simple_evaluate(
-            harness,
-            tasks=list(_HARNESS),
-            limit=limit,
-            bootstrap_iters=0,
-            log_samples=True,
-        )
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = f"{type(error).__name__}: {first_sentence(error)}"
-        raise EvaluateError(
-            where="short",
-            problem=f"lm-eval could not load its data ({reason})",
-            fix="it downloads them from the Hugging Face hub on the first use: run it "
-            "once where the hub can be reached, or copy its cache (HF_HOME)",
-        ) from None
-    return evaluated
-
-
 _LOSSES: Final = {
     "With": "with_earlier_nats",
     "Replaced": "replaced_earlier_nats",
@@ -598,21 +518,5 @@ TASKS: Final = (
         | {"First, prompt, no sink": "first_third_whole_without_sink"},
         about="Share of the last token's attention, percent, mean over layers and "
         "heads (paper, §5.1 and App. B.4).",
-    ),
-    Probe(
-        name="short",
-        suite="short",
-        category="Short text",
-        metric="average",
-        samples=ALL_SAMPLES,
-        measure=_measure_short,
-        lengths=None,
-        version=2,
-        check_model=_check_special,
-        columns={
-            "Avg.": "average",
-            **{heading: f"{task} acc" for task, heading in _HARNESS.items()},
-        },
-        about="lm-eval, zero-shot, acc, percent (paper, Table 4).",
     ),
 )
