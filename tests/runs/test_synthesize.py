@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, processors
 
@@ -117,6 +118,49 @@ def test_the_column_of_the_text_is_never_that_of_the_ids():
     assert (error.value.where, error.value.value) == ("id", "'key'")
     with pytest.raises(CorpusError) as error:
         made(rows, id="key")
+    assert error.value.where == "texts"
+
+
+COLUMNS = {"name": ["p", "q", None, "s"], "text": TEXTS}
+
+
+def _sources(run):
+    return {
+        span.source_id
+        for sequence in run.sequences()
+        for span in sequence.spans
+        if span.doc_id >= 0
+    }
+
+
+def test_an_arrow_table_gives_its_rows():
+    run = made(pa.table(COLUMNS), id="name")
+    assert _sources(run) == {"p", "q", "2", "s"}
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_frame_gives_its_rows_and_a_column_of_it_its_strings(library):
+    frames = pytest.importorskip(library)
+    frame = frames.DataFrame(COLUMNS)
+    of_dictionaries = made(pa.table(COLUMNS).to_pylist(), id="name")
+    assert made(frame, id="name").path == of_dictionaries.path
+    assert made(frame["text"]).path == made(TEXTS).path
+    if library == "pandas":
+        # An index is no column of the user's.
+        indexed = made(frame.set_index("name"))
+        assert indexed.path == made(TEXTS).path
+
+
+def test_a_table_that_is_none_is_refused():
+    class Broken:
+        columns = ("text",)
+
+        def __arrow_c_stream__(self, schema=None):
+            raise ValueError("no stream. At all")
+
+    with pytest.raises(CorpusError) as error:
+        made(Broken())
     assert error.value.where == "texts"
 
 

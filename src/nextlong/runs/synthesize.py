@@ -1,8 +1,8 @@
 """Synthesize: from texts in memory to a finished run, in one call.
 
-In:  strings, dictionaries or a `datasets.Dataset`. Out: a `Run`
-in a folder named by the texts, so that the same texts with
-other settings reuse what is embedded and searched already.
+In:  strings, dictionaries, a `datasets.Dataset`, or a frame of pandas, polars or Arrow.
+Out: a `Run` in a folder named by the texts, so that the same texts with other settings
+     reuse what is embedded and searched already.
 
 Everything runs in this process, so that a script needs no `if __name__ == "__main__":`
 and a notebook no script; for a corpus of gigabytes write a recipe (`nextlong init`),
@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+import pyarrow as pa
 import xxhash
 from rich.console import Console
 from tokenizers import Tokenizer
@@ -51,10 +52,12 @@ from nextlong.sequences.tokenizer import (
     load_tokenizer,
     local_path,
 )
+from nextlong.text import first_sentence
 
 _ORIGIN: Final = "nextlong.synthesize"
 _SETTINGS_FIX: Final = "write settings=['mine.near_duplicates=0.9']"
 _FOLDER: Final = "nextlong-runs"
+_INDEX: Final = "__index_level_"  # pandas' name of an index that is not a range
 _MAX_CHUNK_CHARS: Final = 2048
 _MIN_CHUNK_CHARS: Final = 64
 # At least, so that several negatives fit between two chunks of a document.
@@ -85,8 +88,8 @@ def synthesize(
     """Make long sequences from short texts and return them as a finished run.
 
     Args:
-        texts: strings, dictionaries, or a `datasets.Dataset`, whose rows are
-            dictionaries.
+        texts: strings or dictionaries; or a table of them: a `datasets.Dataset`, a
+            frame of pandas or polars, a pyarrow table.
         tokenizer: a tokenizer.json, a folder with one, a hub name, or a tokenizer of
             `transformers` or `tokenizers`. None trains a stand-in on the texts, which
             is not compatible with any pretrained model. Each sequence begins and ends
@@ -212,7 +215,29 @@ def _rows(texts: Iterable[_Text]) -> list[_Text]:
     if isinstance(texts, str | bytes | Mapping):
         kind = type(texts).__name__
         raise CorpusError(where="texts", problem=f"it is one {kind}", fix=fix)
+    # Iterating over a frame of pandas or polars gives its columns or their names.
+    is_frame = hasattr(texts, "__arrow_c_stream__") and hasattr(texts, "columns")
+    if is_frame:
+        return _rows_of_frame(texts)
     return arguments.listed(texts, "texts", fix=fix)
+
+
+def _rows_of_frame(frame: Any) -> list[_Text]:
+    """Return the rows of a frame as dictionaries, without the index of pandas.
+
+    Raises CorpusError for a frame that Arrow cannot hold.
+    """
+    try:
+        table = pa.table(frame)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise CorpusError(
+            where="texts",
+            problem=f"it cannot be converted to an Arrow table ({first_sentence(error)})",
+            fix="give only the columns that are needed, such as frame[['id', 'text']]",
+        ) from None
+    columns = [name for name in table.column_names if not name.startswith(_INDEX)]
+    rows: list[_Text] = table.select(columns).to_pylist()
+    return rows
 
 
 @dataclass(frozen=True)
