@@ -6,7 +6,7 @@
 In:  documents to train on, other documents to measure on, and a model of transformers:
      a GGUF file or a folder, with its tokenizer.
 Out: a folder that needs no network, no corpus and no pipeline: `arrays.npz.zst` (token
-     ids of every arm's rows and of the probes), the model in parts of at most 60 MB,
+     ids of every arm's rows and of the probes), the model in parts of at most 50 MB,
      and `bundle.json`, written last, with what each array means and a hash per file.
 
 Every arm is an ordinary run of the package. Rows of different arms repeat the same
@@ -57,7 +57,7 @@ SEEDS: Final = (0, 1)
 _REPLAY: Final = 0.34
 # Rows of all arms repeat the same text up to this many bytes apart.
 _WINDOW_LOG: Final = 27
-_PART_BYTES: Final = 60_000_000
+_PART_BYTES: Final = 50_000_000
 
 
 @dataclass(frozen=True)
