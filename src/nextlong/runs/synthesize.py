@@ -232,7 +232,8 @@ def _rows_of_frame(frame: Any) -> list[_Text]:
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise CorpusError(
             where="texts",
-            problem=f"it cannot be converted to an Arrow table ({first_sentence(error)})",
+            problem="it cannot be converted to an Arrow table "
+            f"({first_sentence(error)})",
             fix="give only the columns that are needed, such as frame[['id', 'text']]",
         ) from None
     columns = [name for name in table.column_names if not name.startswith(_INDEX)]
