@@ -52,10 +52,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", metavar="MODEL", help="causal model: folder, Hub name, .gguf file")
     add("--dtype", choices=("float32", "bfloat16"), default="float32")
     add("--documents", type=int, default=200, help="documents to score (%(default)s)")
-    add("--max-documents", type=int, default=10_000, help="read from each file")
-    add("--tokens", type=int, default=1536, help="per sequence (%(default)s)")
-    add("--chunk-chars", type=int, default=800, help="per chunk (%(default)s)")
+    add("--max-documents", type=int, default=4_000, help="read from each file")
+    add("--tokens", type=int, default=1024, help="per sequence (%(default)s)")
+    add("--chunk-chars", type=int, default=600, help="per chunk (%(default)s)")
     add("--seed", type=int, default=0)
+    add("--processes", type=int, default=1, help="of one thread (%(default)s)")
     add(
         "--report",
         type=Path,
@@ -83,6 +84,7 @@ def _measure(args: argparse.Namespace) -> None:
         tokens=args.tokens,
         chunk_chars=args.chunk_chars,
         seed=args.seed,
+        processes=args.processes,
     )
     shown = console()
     measure.measure(setting, args.out, lambda line: tables.say(line, shown))

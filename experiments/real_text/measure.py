@@ -1,7 +1,7 @@
 """Measure: score the last meta-chunk of each document among each choice of negatives.
 
 In:  files of documents, and a causal language model.
-Out: `documents.jsonl`: for each document and choice, the sums of losses over its last
+Out: `documents-*.jsonl`: for each document and choice, the sums of losses over its last
      meta-chunk by kind of word: as the sequence stands, with the earlier meta-chunks
      replaced by unrelated text, and in the document alone.
 
@@ -12,8 +12,9 @@ after each document, so a stopped experiment resumes behind the last one.
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -23,12 +24,11 @@ from numpy.typing import NDArray
 
 import nextlong
 from nextlong import schemas
-from nextlong.artifacts.corpus_files import CorpusFiles, count_chunks
+from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import Scorer
 from nextlong.retrieval.surprisal import SurprisalModel
-from nextlong.rng import rng_for
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as Row
 from nextlong.sequences.dependence import (
@@ -37,10 +37,11 @@ from nextlong.sequences.dependence import (
     SequenceText,
     score_meta_chunks,
 )
+from nextlong.sequences.verify_dependence import Unrelated
 from nextlong.text import Json
 
 ARMS: Final = ("top", "random-retrieved", "tail", "random-corpus", "mixed")
-DOCUMENTS: Final = "documents.jsonl"
+_DOCUMENTS: Final = "documents-{}.jsonl"  # of a process
 SETTING: Final = "setting.json"
 # Groups of tokens: all, the kinds of an arm, and the words that only the document's
 # earlier meta-chunks have in every arm, so that arms are compared on the same tokens.
@@ -57,7 +58,9 @@ GROUPS: Final = (ALL, *KINDS, COMMON)
 # score or little room for negatives are not scored.
 _SPARE: Final = 3.0
 _MIN_SCORED: Final = 64  # tokens of the last meta-chunk
-_MAX_META_CHUNKS: Final = 4
+_MAX_META_CHUNKS: Final = 3
+# Of each meta-chunk: what random-retrieved and tail choose from, as in the paper.
+_CANDIDATES: Final = 512
 # Unrelated text, as a multiple of the characters that it replaces.
 _UNRELATED: Final = 2.0
 
@@ -76,71 +79,91 @@ class Setting:
     tokens: int
     chunk_chars: int
     seed: int
+    processes: int
 
     def as_json(self) -> Json:
-        """Return the setting without the folders of its files."""
-        names = [Path(path).name for path in self.corpus]
-        return asdict(self) | {"corpus": names, "model": Path(self.model).name}
+        """Return what the results depend on, without the folders of files."""
+        values = asdict(self)
+        # More documents may be measured later, by more processes.
+        del values["documents"], values["processes"]
+        values["corpus"] = [Path(path).name for path in self.corpus]
+        values["model"] = Path(self.model).name
+        return values
 
 
 def measure(setting: Setting, out: Path, report: Callable[[str], None]) -> list[Json]:
-    """Score documents until there are as many as the setting asks for; return all."""
+    """Score documents until there are as many as the setting asks for; return all.
+
+    Each of `setting.processes` scores every so many-th document on one thread.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    _check_setting(setting, out)
+    tokenizer = out / "tokenizer.json"
+    if not tokenizer.exists():
+        model = SurprisalModel(_scorer(setting))
+        model.tokenizer.backend_tokenizer.save(str(tokenizer))
+    runs = {arm: _run(setting, out, tokenizer, arm) for arm in ARMS}
+    ids_of_arms = {arm: _scorable(run) for arm, run in runs.items()}
+    common = set.intersection(*map(set, ids_of_arms.values()))
+    ids = [key for key in ids_of_arms[ARMS[0]] if key in common]
+    report(f"{len(ids):,} documents to score, which all arms have")
+
+    done = {record["id"] for record in read_documents(out)}
+    wanted = [key for key in ids[: setting.documents] if key not in done]
+    spawning = multiprocessing.get_context("spawn")
+    processes = []
+    for part in range(setting.processes):
+        keys = wanted[part :: setting.processes]
+        arguments = (setting, out, part, keys)
+        processes.append(spawning.Process(target=_score, args=arguments))
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    return read_documents(out)
+
+
+def _scorer(setting: Setting) -> Scorer:
+    return Scorer(model=setting.model, dtype=setting.dtype, batch_tokens=1)
+
+
+def _score(setting: Setting, out: Path, part: int, keys: Sequence[str]) -> None:
+    """Append the documents of these sequences to a file, one after the other."""
     import torch
 
     torch.set_num_threads(1)
-    out.mkdir(parents=True, exist_ok=True)
-    _check_setting(setting, out)
-    scorer = Scorer(model=setting.model, dtype=setting.dtype, batch_tokens=1)
-    model = SurprisalModel(scorer)
-    tokenizer = out / "tokenizer.json"
-    model.tokenizer.backend_tokenizer.save(str(tokenizer))
-    rows = {}
+    model = SurprisalModel(_scorer(setting))
+    wanted = set(keys)
+    rows: dict[str, dict[str, Row]] = {}
     for arm in ARMS:
-        run = _run(setting, out, tokenizer, arm)
-        rows[arm] = {sequence.id: sequence for sequence in run.sequences()}
-        report(f"{arm}: {len(rows[arm]):,} sequences of {setting.tokens:,} tokens")
-    common_ids = [
-        key
-        for key, row in rows[ARMS[0]].items()
-        if _is_scored(row) and all(key in rows[arm] for arm in ARMS)
-    ]
-    report(f"{len(common_ids):,} documents to score, which all arms have")
-
-    records = read_documents(out)
-    done = {record["id"] for record in records}
-    with (out / DOCUMENTS).open("a", encoding="utf-8") as sink:
-        for key in common_ids:
-            if len(records) >= setting.documents:
-                break
-            if key in done:
-                continue
-            of_arms = {arm: rows[arm][key] for arm in ARMS}
-            record = _document(model, of_arms, run.corpus, seed=setting.seed)
+        run = Run(f"{out / 'run'}@{arm}")
+        for sequence in run.sequences():
+            if sequence.id in wanted:
+                rows.setdefault(sequence.id, {})[arm] = sequence
+    with (out / _DOCUMENTS.format(part)).open("a", encoding="utf-8") as sink:
+        for key in keys:
+            record = _document(model, rows[key], run.corpus, seed=setting.seed)
             sink.write(json.dumps(record) + "\n")
             sink.flush()
             os.fsync(sink.fileno())
-            records.append(record)
-            report(f"{len(records):,} documents, last {record['tokens']} tokens")
-    return records
 
 
 def read_documents(out: Path) -> list[Json]:
     """Return the documents measured so far; an incomplete last line is removed."""
-    path = out / DOCUMENTS
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    complete = [line for line in lines if line.endswith("\n")]
-    if len(complete) < len(lines):
-        path.write_text("".join(complete), encoding="utf-8")
-    return [json.loads(line) for line in complete]
+    records = []
+    for path in sorted(out.glob(_DOCUMENTS.format("*"))):
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        complete = [line for line in lines if line.endswith("\n")]
+        if len(complete) < len(lines):
+            path.write_text("".join(complete), encoding="utf-8")
+        records += [json.loads(line) for line in complete]
+    return sorted(records, key=lambda record: str(record["id"]))
 
 
 def _check_setting(setting: Setting, out: Path) -> None:
     """Write the setting, or compare it with that of the documents measured so far."""
     path = out / SETTING
-    # More documents may be measured later.
-    wanted = {**setting.as_json(), "documents": None}
+    wanted = setting.as_json()
     if not path.exists():
         path.write_text(json.dumps(wanted, indent=1), encoding="utf-8")
         return
@@ -162,9 +185,9 @@ def _run(setting: Setting, out: Path, tokenizer: Path, arm: str) -> Run:
         "run_dir": str(out / "run"),
         "name": arm,
         "seed": setting.seed,
-        "workers": 1,
         "ingest": {"sources": sources},
         "chunk": {"max_chars": setting.chunk_chars},
+        "mine": {"candidates": _CANDIDATES},
         "tokenizer": {"source": str(tokenizer)},
         "compose": {
             "sequences": int(_SPARE * setting.documents),
@@ -175,10 +198,17 @@ def _run(setting: Setting, out: Path, tokenizer: Path, arm: str) -> Run:
     return nextlong.run(Recipe.from_dict(recipe))
 
 
-def _is_scored(row: Row) -> bool:
-    """Return whether the document of a sequence is scored; equal in every arm."""
-    metas = [span for span in row.spans if span.role == "meta"]
-    return len(metas) <= _MAX_META_CHUNKS and metas[-1].length >= _MIN_SCORED
+def _scorable(run: Run) -> list[str]:
+    """Return the ids of the sequences whose documents are scored, in draft order.
+
+    Whether a document is depends on its own chunks only, which all arms share.
+    """
+    ids = []
+    for sequence in run.sequences():
+        metas = [span for span in sequence.spans if span.role == "meta"]
+        if len(metas) <= _MAX_META_CHUNKS and metas[-1].length >= _MIN_SCORED:
+            ids.append(sequence.id)
+    return ids
 
 
 def _document(
@@ -193,7 +223,10 @@ def _document(
     metas = [span for span in first.spans if span.role == "meta"]
     used = {span.doc_id for row in rows.values() for span in row.spans}
     chars = sum(span.char_end - span.char_start for span in metas)
-    unrelated = _unrelated(corpus, used, _UNRELATED * chars, first.id, seed=seed)
+    # All arms replace the same meta-chunks by the same text.
+    unrelated = Unrelated(corpus).text(
+        used, chars=_UNRELATED * chars, key=f"{seed}-{first.id}"
+    )
 
     texts = [_text(row, unrelated) for row in rows.values()]
     scored = [chunks[0] for chunks in score_meta_chunks(model, texts, which="last")]
@@ -250,39 +283,3 @@ def _loss_alone(model: SurprisalModel, text: SequenceText) -> NDArray[np.float32
     first = sum(map(len, ids[:-1]))
     (scores,) = model.score([np.concatenate(ids)], first=[first])
     return scores.loss[first:]
-
-
-def _unrelated(
-    corpus: CorpusFiles, used: set[int], chars: float, key: str, *, seed: int
-) -> str:
-    """Return random chunks of documents that no arm uses, of so many characters.
-
-    All arms replace the same meta-chunks by the same text.
-    """
-    pieces = []
-    length = 0
-    for chunk_id, document in _random_chunks(corpus, key, seed=seed):
-        if document in used:
-            continue
-        pieces.append(corpus.text(chunk_id))
-        length += len(pieces[-1])
-        if length >= chars:
-            break
-    return "\n".join(pieces)
-
-
-def _random_chunks(
-    corpus: CorpusFiles, key: str, *, seed: int
-) -> Iterator[tuple[int, int]]:
-    """Yield random chunks of a corpus, by a key, with their documents."""
-    from nextlong.artifacts.corpus_files import documents_of
-
-    rng = rng_for(seed, "unrelated", key)
-    counts: Sequence[int] = [count_chunks(path) for path in corpus.chunks]
-    shares = np.array(counts) / sum(counts)
-    while True:
-        shard = int(rng.choice(len(counts), p=shares))
-        row = int(rng.integers(counts[shard]))
-        ids = schemas.pack_ids(shard, np.array([row]))
-        (document,) = documents_of(ids, corpus.chunks).tolist()
-        yield int(ids[0]), document

@@ -32,8 +32,10 @@ from nextlong.reading.records import InputFormat
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import Compose
 from nextlong.retrieval.encoders.base import kind_of
+from nextlong.retrieval.surprisal import check_scorer
 from nextlong.sequences.shortfall import uses_a_chunk_once
 from nextlong.sequences.tokenizer import check_source, load_or_stand_in
+from nextlong.sequences.verify_dependence import check_dependence
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -130,6 +132,11 @@ def check_tokenizer(recipe: Recipe, corpus: Corpus) -> None:
     check_source(recipe.tokenizer)
 
 
+def check_method(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise RecipeError if dependence is to be verified of sequences without any."""
+    check_dependence(recipe.compose)
+
+
 def check_deduplication(recipe: Recipe, corpus: Corpus) -> None:
     """Raise RecipeError if the package for `ingest.dedup: minhash` is missing."""
     if recipe.ingest.dedup == "minhash":
@@ -200,6 +207,12 @@ def check_same_documents(recipe: Recipe, corpus: Corpus) -> None:
 
 
 # Checks of the documents, for a variant that was not run before.
+
+
+def check_scoring(recipe: Recipe, corpus: Corpus) -> None:
+    """Raise RecipeError if a model that is to score sequences cannot be read."""
+    if recipe.compose.verify_dependence is not None:
+        check_scorer(recipe.scorer, tokens=recipe.sequence_tokens)
 
 
 def check_id_columns(recipe: Recipe, corpus: Corpus) -> None:
@@ -282,6 +295,7 @@ class Check(NamedTuple):
 CHECKS: Final = (
     Check(check_caller, "before the lock"),
     Check(check_tokenizer, "before the lock"),
+    Check(check_method, "before the lock"),
     Check(check_deduplication, "before the lock"),
     Check(check_filters, "before the lock"),
     Check(check_encoder, "before the lock"),
@@ -291,6 +305,8 @@ CHECKS: Final = (
     Check(check_run_folder, "before the lock"),
     Check(check_inputs_unchanged, "in the run directory"),
     Check(check_same_documents, "in the run directory"),
+    # It imports transformers, so a finished run is spared it.
+    Check(check_scoring, "of documents"),
     Check(check_id_columns, "of documents"),
     Check(check_enough, "of documents"),
 )

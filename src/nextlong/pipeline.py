@@ -26,7 +26,12 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from nextlong.artifacts import variant_names, variant_records
-from nextlong.artifacts.results import ChunkResult, IngestFiles, TokenizerResult
+from nextlong.artifacts.results import (
+    ChunkResult,
+    ComposeFiles,
+    IngestFiles,
+    TokenizerResult,
+)
 from nextlong.checks import Corpus, check, is_new
 from nextlong.corpus.chunk import chunk_step
 from nextlong.corpus.decontaminate import decontaminate_steps
@@ -66,6 +71,7 @@ from nextlong.sequences.compose import compose_step
 from nextlong.sequences.shortfall import another_attempt, refuse_nothing
 from nextlong.sequences.tokenize import referenced_chunks_step, tokens_step
 from nextlong.sequences.tokenizer import tokenizer_step
+from nextlong.sequences.verify_dependence import COMPOSED, verify_dependence_step
 
 # What each step does, as progress shows it.
 STEP_TITLES: Final = {
@@ -104,6 +110,7 @@ STEP_TITLES: Final = {
     "draft": "choose the chunks of each sequence",
     "referenced_chunks": "list the chunks in use",
     "tokens": "tokenize the chunks in use",
+    COMPOSED: "build sequences, to be verified",
     "compose": "build sequences of exactly T tokens",
     "rows": "arrange the rows of the export",
     "statistics": "compute the statistics",
@@ -195,20 +202,39 @@ def route(
     # Methods that compare texts have these steps. Composing uses them to judge a
     # negative that it cuts.
     comparing = [step for step in drafting if step.name in ("shingles", "weights")]
+    is_verified = recipe.compose.verify_dependence is not None
     compose = compose_step(
         recipe.compose,
         (ingest, chunk, tokenizer, draft, referenced, tokens, *comparing),
+        name=COMPOSED if is_verified else ComposeFiles.step,
         target_tokens=recipe.sequence_tokens,
         seed=recipe.compose_seed,
         near_duplicates=recipe.mine.near_duplicates_for(recipe.compose.negatives),
         engine=recipe.tokenizer.engine,
     )
+    composing = [compose]
+    if is_verified:
+        compose = verify_dependence_step(
+            recipe.compose,
+            recipe.scorer,
+            compose,
+            (ingest, chunk, tokenizer, referenced, tokens),
+        )
+        composing.append(compose)
     exporting = export_steps.export_steps(
         recipe.export,
         (ingest, chunk, tokenizer, referenced, tokens, compose),
         sequences=recipe.compose.sequences,
     )
-    return [*documents, tokenizer, *drafting, referenced, tokens, compose, *exporting]
+    return [
+        *documents,
+        tokenizer,
+        *drafting,
+        referenced,
+        tokens,
+        *composing,
+        *exporting,
+    ]
 
 
 def _drafting_steps(
@@ -553,7 +579,8 @@ def count_gpus_for(recipe: Recipe) -> int:
     """
     encodes_on_gpus = kind_of(recipe.encoder).asks_for_gpus
     writes_queries = Need.KEYWORDS in method_of(recipe).needs
-    runs_a_model = encodes_on_gpus or writes_queries
+    scores_tokens = recipe.scorer.model is not None and recipe.scorer.device != "cpu"
+    runs_a_model = encodes_on_gpus or writes_queries or scores_tokens
     if runs_a_model or (recipe.search.device != "cpu" and has_driver()):
         return count_gpus()
     return 0

@@ -169,6 +169,7 @@ class DropReason(StrEnum):
     TOO_FEW_NEGATIVES = "too few negatives to reach target_tokens"
     TOO_FEW_CANDIDATES = "too few negatives among the mine.candidates of its chunks"
     NEAR_DUPLICATES = "most of its candidates repeat it or each other"
+    NO_DEPENDENCE = "its meta-chunks do not need the earlier ones"
     TOO_FEW_DOCUMENTS = "too few documents to reach target_tokens"
 
 

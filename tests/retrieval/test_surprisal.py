@@ -128,6 +128,17 @@ def test_a_model_that_is_not_there_is_named(name, monkeypatch):
     assert (error.value.where, error.value.value) == ("scorer.model", name or "null")
 
 
+def test_a_model_is_checked_without_its_weights(folder, tmp_path):
+    scorer = Scorer(model=str(folder))
+    surprisal.check_scorer(scorer, tokens=512)
+    with pytest.raises(RecipeError):
+        surprisal.check_scorer(scorer, tokens=513)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(RecipeError) as error:
+        surprisal.check_scorer(Scorer(model=str(tmp_path)), tokens=1)
+    assert error.value.value == str(tmp_path)
+
+
 def test_a_local_model_is_known_by_its_files(folder, tmp_path):
     def identity(path, **options):
         return surprisal.scorer_identity(Scorer(model=str(path), **options))

@@ -12,7 +12,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from functools import partial
@@ -31,6 +31,7 @@ from nextlong.cli.common import (
 )
 from nextlong.engine import store
 from nextlong.errors import NextlongError
+from nextlong.recipe.keys import Scorer
 from nextlong.report import tables
 from nextlong.text import Json, counted
 
@@ -156,7 +157,17 @@ def stats(args: argparse.Namespace) -> None:
     from nextlong.report import compare as page
     from nextlong.runs.statistics.measure import measure
 
-    measured = measure(nextlong.open(args.run))
+    run = nextlong.open(args.run)
+    measured = measure(run)
+    if args.dependence is not None:
+        # It imports torch.
+        from nextlong.runs.statistics.dependence import measure_dependence
+
+        found = measure_dependence(run, Scorer(model=args.dependence))
+        measured = replace(measured, dependence=found)
+        show_card = partial(page.show_card, measured, "dependence")
+        present(args, asdict(found), show_card)
+        return
     show = page.show_one if args.all else page.show_screen
     present(args, measured.as_json, partial(show, measured))
 

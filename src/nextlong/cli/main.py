@@ -432,6 +432,11 @@ def _add_views(command: _Command) -> None:
     ).add_argument
     add("run", type=Path, metavar="RUN", help=_RUN_HELP)
     add("--all", action="store_true", help="print all of them, not only one screen")
+    meaning = (
+        "measure instead how much a causal model (folder, name on the hub, .gguf file) "
+        "needs the earlier meta-chunks of every sequence"
+    )
+    add("--dependence", metavar="MODEL", help=meaning)
 
     add = command(
         "report", "inspect:report", "Write an HTML report on one or more runs"

@@ -581,6 +581,12 @@ class Compose(Section):
         "mixed: probability that a negative is a top candidate; the others are random "
         "chunks of other documents",
     )
+    verify_dependence: Annotated[float, Field(ge=0)] | None = keyed(
+        None,
+        "keep only sequences whose meta-chunks need the earlier ones by more than this "
+        "(nats per token of words that only these have), by the model scorer.model; "
+        "null: keep all",
+    )
     max_uses: Positive | None = keyed(
         None, "maximum number of sequences in which a chunk is a negative"
     )

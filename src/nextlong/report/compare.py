@@ -169,6 +169,15 @@ def show_one(stats: Stats, console: Console) -> None:
         tables.show_pairs("Data-quality warnings", warnings, console)
 
 
+def show_card(stats: Stats, name: str, console: Console) -> None:
+    """Print one card of the statistics of a data set."""
+    numbers = cells.Numbers([stats.as_json()], [""])
+    for section in cards.sections(numbers).values():
+        for card in section:
+            if card.name == name:
+                _show_card(card, console)
+
+
 def show_screen(stats: Stats, console: Console) -> None:
     """Print the numbers of one data set that fit on a screen, and its warnings."""
     plain = stats.as_json()

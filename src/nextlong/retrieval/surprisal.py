@@ -32,6 +32,10 @@ from nextlong.recipe.keys import Scorer
 from nextlong.text import Json, first_sentence
 
 _GGUF: Final = ".gguf"
+_ANOTHER_MODEL: Final = (
+    "give a folder with config.json and weights, a name on the Hugging Face Hub (which "
+    "requires a network) or a .gguf file"
+)
 # Elements of the logits of a chunk: 1 GB in bfloat16.
 _MAX_LOGITS: Final = 1 << 29
 # Tokens whose float32 probabilities are computed at a time.
@@ -110,7 +114,7 @@ class SurprisalModel:
             RecipeError: a row is longer than the model's context.
         """
         firsts = [0] * len(rows) if first is None else list(first)
-        self._check_lengths(rows)
+        self.check_length(max(map(len, rows), default=0))
         scored = [_unscored(len(row)) for row in rows]
         for batch in self._batches(rows):
             batch_rows = [rows[index] for index in batch]
@@ -122,16 +126,9 @@ class SurprisalModel:
                 scored[index] = result
         return scored
 
-    def _check_lengths(self, rows: Sequence[NDArray[np.int64]]) -> None:
-        longest = max(map(len, rows), default=0) + len(self._prefix)
-        if self.context is not None and longest > self.context:
-            raise RecipeError(
-                where="scorer.model",
-                value=self.name,
-                problem=f"has a context of {self.context:,} tokens, and a text to "
-                f"score has {longest:,}",
-                fix="name a model with a longer context, or score shorter sequences",
-            )
+    def check_length(self, tokens: int) -> None:
+        """Raise RecipeError for a row of more tokens than the model's context."""
+        _check_context(self.name, self.context, tokens + len(self._prefix))
 
     def _batches(self, rows: Sequence[NDArray[np.int64]]) -> Iterator[list[int]]:
         """Yield the indices of rows of like length, the longest first.
@@ -235,6 +232,37 @@ def load_scorer(scorer: Scorer) -> SurprisalModel:
     return SurprisalModel(scorer)
 
 
+def check_scorer(scorer: Scorer, *, tokens: int) -> None:
+    """Check that a model can be read and has a context of so many tokens.
+
+    Its weights are not loaded. Raises RecipeError.
+    """
+    _, transformers = _libraries()
+    name = _model_name(scorer)
+    source, options = _source(scorer)
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise RecipeError(
+            where="scorer.model",
+            value=name,
+            problem=f"cannot be read: {first_sentence(error)}",
+            fix=_ANOTHER_MODEL,
+        ) from None
+    _check_context(name, getattr(config, "max_position_embeddings", None), tokens)
+
+
+def _check_context(name: str, context: int | None, tokens: int) -> None:
+    if context is not None and tokens > context:
+        raise RecipeError(
+            where="scorer.model",
+            value=name,
+            problem=f"has a context of {context:,} tokens, and a text to score has "
+            f"{tokens:,}",
+            fix="name a model with a longer context, or score shorter sequences",
+        )
+
+
 def scorer_identity(scorer: Scorer) -> Json:
     """Return what the scores of a step depend on, for its config.
 
@@ -299,18 +327,23 @@ def _device(scorer: Scorer) -> str:
     return "cpu"
 
 
+def _source(scorer: Scorer) -> tuple[str, Json]:
+    """Return what transformers loads a model from, and with which options."""
+    name = _model_name(scorer)
+    path = Path(name).expanduser()
+    if path.suffix == _GGUF:
+        return str(path.parent), {"gguf_file": path.name}
+    source = str(path) if path.exists() else name
+    return source, {"revision": scorer.revision or "main"}
+
+
 def _loaded(scorer: Scorer, device: str) -> tuple[Any, Any]:
     """Return the tokenizer and the model on its device, ready to score."""
     import torch
     import transformers
 
     name = _model_name(scorer)
-    path = Path(name).expanduser()
-    source = str(path) if path.exists() else name
-    options: Json = {"revision": scorer.revision or "main"}
-    if source.endswith(_GGUF):
-        options = {"gguf_file": path.name}
-        source = str(path.parent)
+    source, options = _source(scorer)
     dtype = scorer.dtype
     if dtype == "auto":
         dtype = "float32" if device == "cpu" else "bfloat16"
@@ -333,8 +366,7 @@ def _loaded(scorer: Scorer, device: str) -> tuple[Any, Any]:
             where="scorer.model",
             value=name,
             problem=f"cannot be loaded on {device} as {dtype}: {first_sentence(error)}",
-            fix="give a folder with config.json and weights, a name on the Hugging "
-            "Face Hub (which requires a network) or a .gguf file",
+            fix=_ANOTHER_MODEL,
         ) from None
     if not tokenizer.is_fast:
         raise RecipeError(

@@ -33,7 +33,7 @@ from nextlong.recipe.text import as_yaml
 from nextlong.runs import data_folder
 from nextlong.runs.exported import Exported, fingerprints_of
 from nextlong.runs.public_recipe import hub_name, public_model, public_recipe
-from nextlong.runs.statistics.stats import Setting, Stats, Tasks
+from nextlong.runs.statistics.stats import DependenceStats, Setting, Stats, Tasks
 from nextlong.runs.statistics.tally import Spread
 from nextlong.text import Json, public_name
 
@@ -453,6 +453,16 @@ def _tasks(tasks: Tasks | None) -> str:
     return f"in {tasks.sequences:,} sequences: {', '.join(texts)}"
 
 
+def _gain(measured: DependenceStats | None) -> str:
+    if measured is None or measured.gain is None or measured.min_gain is None:
+        return ""
+    return (
+        f"mean {measured.gain.mean:.2f} nats on the words that only these have, by "
+        f"{measured.model}; kept {measured.kept:,} of {measured.sequences:,} sequences "
+        f"above {measured.min_gain:g}"
+    )
+
+
 def card_numbers(stats: Stats) -> dict[str, str]:
     """Return label → value for the data card, without empty values."""
     setting = stats.setting
@@ -481,6 +491,7 @@ def card_numbers(stats: Stats) -> dict[str, str]:
         f"cosine of {similar}": _spread(cosine, "{:.3f}"),
         "uses of a chunk": _uses(stats),
         "share of hard negatives": _hard_share(setting),
+        "gain of the earlier meta-chunks": _gain(stats.dependence),
         "negatives from the own document": (
             f"{negatives.from_own_document:,}" if negatives else ""
         ),

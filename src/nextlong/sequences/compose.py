@@ -32,6 +32,7 @@ from nextlong.artifacts.blocks import Cuts, cuts_of
 from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.artifacts.results import (
     ChunkResult,
+    ComposeFiles,
     ComposeResult,
     DraftFiles,
     ReferencedChunksResult,
@@ -476,6 +477,7 @@ def compose_step(
     compose: Compose,
     inputs: Sequence[Step],
     *,
+    name: str = ComposeFiles.step,
     target_tokens: int,
     seed: int,
     near_duplicates: float | None,
@@ -561,7 +563,7 @@ def compose_step(
         return with_tasks
 
     return Step(
-        name="compose",
+        name=name,
         phase="compose",
         version=8,
         config=config,

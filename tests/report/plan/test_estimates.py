@@ -1,5 +1,7 @@
 """The estimate of each step, and what counts for the step of a plug-in."""
 
+from dataclasses import replace
+
 import pytest
 from tests.support.planned import recipe_in
 
@@ -100,3 +102,20 @@ def test_the_estimate_of_a_scan_counts_what_reaches_the_bound_of_its_sample(
     assert ESTIMATES["scan"].disk(amounts) == pytest.approx(
         factor * 100 * 1000, rel=0.02
     )
+
+
+def test_verifying_dependence_scores_a_row_for_each_later_meta_chunk(tmp_path):
+    def estimates(*overrides):
+        recipe = recipe_in(tmp_path, "scorer.model=m", *overrides)
+        steps = [
+            Step(name, 1, {}, (), lambda _: []) for name in ("composed", "compose")
+        ]
+        return estimates_of(recipe, steps)
+
+    amounts = replace(AMOUNTS, eligible=10.0, meta_chunks=40.0, tokens=1000.0)
+    verified = estimates("compose.verify_dependence=0.5")
+    # Of four meta-chunks: one row up to the last (3/4), and up to the second, the third
+    # and the last (1/4 + 2/4 + 3/4).
+    assert amounts.of(verified["compose"].work) == 1000 * (3 / 4 + 6 / 4)
+    assert (verified["compose"].rate, verified["composed"].rate) == ("scorer", TRIED)
+    assert estimates()["compose"] == verified["composed"]

@@ -205,6 +205,7 @@ def _hardness(numbers: Numbers) -> list[_Topic]:
             counted="distances",
             unit="tokens",
         ),
+        _dependence(numbers),
         _Topic(
             name="exposure",
             heading="Effective left context of a predicted token",
@@ -221,6 +222,33 @@ def _hardness(numbers: Numbers) -> list[_Topic]:
             rows=_attended(numbers),
         ),
     ]
+
+
+def _dependence(numbers: Numbers) -> _Topic:
+    """Return the gain of the earlier meta-chunks, and how it falls with distance."""
+    rows = [
+        numbers.row("sequences measured", "dependence", "sequences"),
+        numbers.row("sequences kept", "dependence", "kept"),
+        numbers.row("minimum gain", "dependence", "min_gain", form="{:g}"),
+        *numbers.spread("dependence", "gain", form="{:.2f}", prefix="gain, nats: "),
+        *numbers.spread(
+            "dependence", "tokens", form="{:,.0f}", prefix="tokens of a meta-chunk: "
+        ),
+    ]
+    entries = numbers.entries("dependence", "by_gap", by=("low", "high"))
+    for (low, high), indexes in entries.items():
+        name = f"gain at {low:,} to {high:,} tokens from the meta-chunk before"
+        path = ("dependence", "by_gap", indexes, "gain")
+        rows.append(numbers.row(name, *path, form="{:.2f} (n = {tokens:,})"))
+    histogram = ("dependence", "gain", "histogram")
+    return _Topic(
+        name="dependence",
+        heading="Gain of the earlier meta-chunks",
+        chart=draw.histogram(
+            numbers, *histogram, label="gain, nats per token", counted="sequences"
+        ),
+        rows=[*rows, *numbers.bins(*histogram, form="gain from {}")],
+    )
 
 
 def _compared(numbers: Numbers) -> str:

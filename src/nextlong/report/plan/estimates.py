@@ -34,6 +34,7 @@ from nextlong.retrieval.near_duplicates.shingles import SAMPLED_CHARS
 from nextlong.schemas import Layout
 from nextlong.sequences.tokenize import CHARS_PER_TASK
 from nextlong.sequences.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_path
+from nextlong.sequences.verify_dependence import COMPOSED
 
 _COMPRESSED_SHARE: Final = 0.3  # of JSON, by gzip or zstd
 
@@ -288,6 +289,28 @@ def _compose(recipe: Recipe) -> Estimate:
     )
 
 
+def _verify_dependence(recipe: Recipe) -> Estimate:
+    if recipe.compose.verify_dependence is None:
+        return _compose(recipe)
+
+    def scored_tokens(amounts: Amounts) -> float:
+        # A row up to the last of p meta-chunks, (p - 1)/p of a sequence, and one for
+        # each later meta-chunk, half a sequence on average.
+        meta_chunks = max(1.0, amounts.meta_chunks / max(1.0, amounts.eligible))
+        rows = (meta_chunks - 1) * (1 / meta_chunks + 1 / 2)
+        return rows * amounts.tokens
+
+    return Estimate(
+        work=scored_tokens,
+        # Of 135 million parameters on one core in float32.
+        seconds=3e-3,
+        disk="drafted_chunks",
+        bytes=30,
+        tasks=_blocks,
+        rate="scorer",
+    )
+
+
 def _exporting(recipe: Recipe) -> dict[str, Estimate]:
     """Return the estimate of each step that writes a split in a format."""
     export = recipe.export
@@ -340,7 +363,8 @@ _BY_RECIPE: Final[Mapping[str, Callable[[Recipe], Estimate]]] = {
     "topic_hits": _topic_hits,
     "draft": _draft,
     "tokenizer": _tokenizer,
-    "compose": _compose,
+    COMPOSED: _compose,
+    "compose": _verify_dependence,
 }
 
 # The other estimates, by step.

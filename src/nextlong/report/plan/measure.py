@@ -22,6 +22,7 @@ from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial
 from nextlong.report.plan.sample import CorpusSample
 from nextlong.report.plan.trial import TRIAL_CHARS, try_route
 from nextlong.retrieval.encoders.base import Speed, kind_of
+from nextlong.retrieval.surprisal import load_scorer
 from nextlong.sequences.tokenize import (
     SPEED_UP,
     TextEncoder,
@@ -31,6 +32,7 @@ from nextlong.sequences.tokenize import (
 from nextlong.sequences.tokenizer import load_or_stand_in, lost_share, special_id
 
 _MEASURED_CHUNKS: Final = 64  # that the tokenizer is timed on
+_SCORED_TOKENS: Final = 512  # that the model which verifies dependence is timed on
 _SEARCH_ROWS: Final = 8192
 _SEARCH_QUERIES: Final = 256
 # Of exact search over its products (bench/search.py).
@@ -62,6 +64,7 @@ class Measured:
     trial: Trial
     tokenizing: Tokenizing
     encoding: Speed
+    scoring: Rate
     dimensions: int
     product_s: float
     process_bytes: float = WORKER_BYTES
@@ -86,6 +89,7 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
         trial=trial,
         tokenizing=tokenizing,
         encoding=encoding,
+        scoring=_time_scorer(recipe),
         dimensions=dimensions,
         product_s=_time_product(dimensions),
         process_bytes=process_bytes,
@@ -105,6 +109,25 @@ def _some_chunks(recipe: Recipe, sample: CorpusSample) -> tuple[list[str], list[
             begins.append(start == 0)
     every_chunk = max(1, len(chunks) // _MEASURED_CHUNKS)
     return chunks[::every_chunk], begins[::every_chunk]
+
+
+def _time_scorer(recipe: Recipe) -> Rate:
+    """Return the seconds per token of the model that verifies dependence.
+
+    Raises RecipeError if it cannot be loaded, or if its context is too short.
+    """
+    if recipe.compose.verify_dependence is None:
+        return Rate(None)
+    model = load_scorer(recipe.scorer)
+    model.check_length(recipe.sequence_tokens)
+    row = np.zeros(min(_SCORED_TOKENS, recipe.sequence_tokens), np.int64)
+    first = len(row) // 2  # about half of a row is predicted
+    model.score([row[:16]])  # the first row takes longer, so it is not timed
+    began = time.perf_counter()
+    model.score([row], first=[first])
+    token_s = (time.perf_counter() - began) / len(row)
+    on_gpu = None if model.device == "cpu" else token_s
+    return Rate(token_s, on_gpu=on_gpu)
 
 
 def _time_product(dimensions: int) -> float:

@@ -177,6 +177,7 @@ def _rates(
         "encoder": Rate(encoding.chunk_s, encoding.unknown, on_gpu),
         # A model that writes queries is not asked for its speed.
         "queries": Rate(None),
+        "scorer": measured.scoring,
         "products": Rate(measured.product_s, on_gpu=GPU_PRODUCT_S),
         **measured.tokenizing.rates,
     }

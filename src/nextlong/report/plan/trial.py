@@ -43,6 +43,7 @@ from nextlong.report.plan.sample import sample
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.tokenizer import END_OF_TEXT, train_bpe
+from nextlong.sequences.verify_dependence import COMPOSED
 from nextlong.text import Json
 
 TRIAL_CHARS: Final = 600_000
@@ -86,14 +87,20 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         with suppress(NextlongError):
             run_steps(steps, run_dir=run_dir, executor=executor)
         done = _finished(steps, run_dir)
+        seconds = {name: executor.seconds[name] for name in done}
+        written = {name: step.manifest["bytes"] for name, step in done.items()}
+        for of_steps in (seconds, written):
+            # A step of another name composes what is then verified.
+            if ComposeFiles.step in of_steps:
+                of_steps[COMPOSED] = of_steps[ComposeFiles.step]
         if "tokenizer" in done:
             chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
         size = sample(tried, corpus).size
         size = replace(size, dimensions=_dimensions(done))
         return Trial(
             amounts=amounts_of(tried, size, chars_per_token=chars_per_token),
-            seconds={name: executor.seconds[name] for name in done},
-            bytes={name: step.manifest["bytes"] for name, step in done.items()},
+            seconds=seconds,
+            bytes=written,
             documents_share=_documents_share(done),
         )
 
@@ -202,6 +209,8 @@ def recipe_for(
     values["compose"] |= {
         "target_tokens": target,
         "sequences": max(_MIN_SEQUENCES, sequences),
+        # The model has a rate of its own.
+        "verify_dependence": None,
     }
     return Recipe.from_dict(values)
 

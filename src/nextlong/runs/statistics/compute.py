@@ -42,6 +42,7 @@ from nextlong.runs.statistics.counting import (
     NEAR_IDENTICAL_COSINE,
     Counting,
 )
+from nextlong.runs.statistics.dependence import stored_dependence
 from nextlong.runs.statistics.stats import (
     AfterLast,
     Attention,
@@ -106,6 +107,7 @@ def compute(run: Run) -> Stats:
         distance_tokens=counting.gaps.distribution(edges=_TOKEN_EDGES),
         negatives=_negatives(run, counting) if _is_extended(run) else None,
         meta_chunks=_meta_chunks(run, counting),
+        dependence=stored_dependence(run),
         chunks=_chunks(run, counting),
         documents=_documents(run, counting),
         corpus=_corpus(run),

@@ -203,6 +203,38 @@ class MetaChunks:
 
 
 @dataclass(frozen=True)
+class GapGain:
+    """The gain of meta-chunks from `low` to `high` tokens behind the one before.
+
+    It is the mean over the `tokens` that show a dependence; None without any.
+    """
+
+    low: int
+    high: int
+    meta_chunks: int
+    tokens: int
+    gain: float | None
+
+
+@dataclass(frozen=True)
+class DependenceStats:
+    """How much a model needs the earlier meta-chunks to predict the later ones.
+
+    `gain`, in nats, is the mean of each sequence, over the tokens of words that only
+    the earlier meta-chunks have; `tokens` counts these in each later meta-chunk. `kept`
+    sequences have a gain above `min_gain`; None: no sequence was filtered out.
+    """
+
+    model: str
+    min_gain: float | None
+    sequences: int
+    kept: int
+    tokens: Spread | None
+    gain: Distribution | None
+    by_gap: tuple[GapGain, ...]
+
+
+@dataclass(frozen=True)
 class Uses:
     """`chunks` chunks were used between `low` and `high` times."""
 
@@ -396,7 +428,7 @@ class Stats:
 
     `negatives` and `meta_chunks` are None where no document is extended, `similarity`
     where the method computes none, `distance_tokens` where no document is split,
-    `tasks` where the recipe inserts none.
+    `tasks` where the recipe inserts none, `dependence` where it does not verify it.
     """
 
     run: str
@@ -408,6 +440,7 @@ class Stats:
     distance_tokens: Distribution | None
     negatives: Negatives | None
     meta_chunks: MetaChunks | None
+    dependence: DependenceStats | None
     chunks: Chunks
     documents: Documents
     corpus: Corpus
