@@ -53,7 +53,7 @@ def statistics_step(run: Run) -> Step:
     return Step(
         name=STATISTICS,
         phase="measure",
-        version=16,
+        version=17,
         config={"sequences": run.recipe.compose.sequences},
         inputs=tuple(inputs),
         tasks=lambda _: tasks,
