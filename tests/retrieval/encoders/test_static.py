@@ -1,14 +1,18 @@
 """The static encoder, with a small model that is made here."""
 
+import json
 import sys
 
 import numpy as np
 import pytest
+import tokenizers
 from tests.support.counted import counts_of
+from tests.support.llama_like_tokenizer import TEXT, llama_like
 
 from nextlong import pipeline
 from nextlong.errors import EncoderError
 from nextlong.recipe import Encoder
+from nextlong.retrieval.encoders import static
 from nextlong.retrieval.encoders.base import kind_of
 
 
@@ -23,7 +27,6 @@ WORDS = ["tide", "gull", "harbour", "pier", "sail", "line", "text", "about"]
 def model(tmp_path_factory):
     """The folder of a model of eight words."""
     model2vec = pytest.importorskip("model2vec")
-    tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.models.WordLevel(
         {word: n for n, word in enumerate(["[UNK]", *WORDS])}, unk_token="[UNK]"
     )
@@ -93,3 +96,85 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
     with pytest.raises(EncoderError) as error:
         loaded(Encoder(model="static:some/model"))
     assert error.value.fix == "pip install 'nextlong[static]'"
+
+
+@pytest.fixture
+def packaged(tmp_path, monkeypatch):
+    """A package wordllama of a small tokenizer, with its vectors."""
+    tokenizer = llama_like()
+    vectors = np.random.default_rng(1).standard_normal(
+        (tokenizer.get_vocab_size(), 6), np.float32
+    )
+    vectors = vectors.astype(np.float16)
+    folder = tmp_path / "wordllama"
+    for name in ("weights", "tokenizers"):
+        (folder / name).mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise ImportError('it is not imported')\n")
+    entry = {
+        "dtype": "F16",
+        "shape": vectors.shape,
+        "data_offsets": [0, vectors.nbytes],
+    }
+    header = json.dumps({"embedding.weight": entry}).encode()
+    weights = len(header).to_bytes(8, "little") + header + vectors.tobytes()
+    (folder / "weights/l2_supercat_256.safetensors").write_bytes(weights)
+    tokenizer.save(str(folder / "tokenizers/l2_supercat_tokenizer_config.json"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return folder, tokenizer, vectors.astype(np.float32)
+
+
+def test_wordllama_is_read_from_its_package(packaged):
+    folder, tokenizer, vectors = packaged
+    config = Encoder(model="static:wordllama")
+    kind = kind_of(config)
+    kind.check_installed(config)
+    found = loaded(config).encode([TEXT, "tide"])
+    for text, vector in zip([TEXT, "tide"], found, strict=True):
+        ids = tokenizer.encode(text, add_special_tokens=False).ids
+        mean = vectors[ids].mean(axis=0)
+        np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=1e-5)
+    shorter = Encoder.from_dict(
+        {"model": "static:wordllama", "static": {"dimensions": 3}}
+    )
+    assert loaded(shorter).encode(["tide"]).shape == (1, 3)
+    assert kind.measure(config, ["tide"] * 8).dimensions == 6
+    before = kind.depends_on(config, seed=0)
+    weights = folder / "weights/l2_supercat_256.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\1")
+    assert kind.depends_on(config, seed=0) != before
+
+
+def test_a_run_embeds_with_wordllama(packaged, recipe_for, tmp_path):
+    done = pipeline.run(recipe_for(tmp_path / "run", "encoder.model=static:wordllama"))
+    assert {counts["dimensions"] for counts in counts_of(done["embed"])} == {6}
+
+
+def test_another_version_of_wordllama(packaged):
+    folder, tokenizer, _ = packaged
+    tokenizer.normalizer = tokenizers.normalizers.Lowercase()
+    path = folder / "tokenizers/l2_supercat_tokenizer_config.json"
+    tokenizer.save(str(path))
+    for damage in (lambda: None, path.unlink):
+        damage()
+        with pytest.raises(EncoderError) as error:
+            loaded(Encoder(model="static:wordllama"))
+        assert error.value.value == "static:wordllama"
+
+
+def test_wordllama_that_is_not_installed(monkeypatch):
+    monkeypatch.setattr(static.importlib.util, "find_spec", lambda name: None)
+    config = Encoder(model="static:wordllama")
+    with pytest.raises(EncoderError, match=r"nextlong\[wordllama\]"):
+        kind_of(config).check_installed(config)
+
+
+@pytest.mark.heavy
+def test_the_package_itself_gives_the_same_vectors():
+    wordllama = pytest.importorskip("wordllama.inference")
+    weights, tokenizer = static._wordllama_files()
+    model = wordllama.WordLlamaInference(
+        static._read_vectors(weights), tokenizers.Tokenizer.from_file(str(tokenizer))
+    )
+    texts = [TEXT, "Anchors hold.", "日本 🙂 déjà vu ² <s> x"]
+    ours = loaded(Encoder(model="static:wordllama")).encode(texts)
+    np.testing.assert_allclose(ours, model.embed(texts, norm=True), atol=1e-5)
