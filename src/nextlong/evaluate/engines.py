@@ -162,16 +162,7 @@ class HuggingFaceModel:
 
         others = [sample for index, sample in enumerate(samples) if index not in alone]
         others.sort(key=lambda sample: len(sample[2]))
-        batch: list[_Numbered] = []
-        for sample in others:
-            # The newest is the longest.
-            tokens = (len(batch) + 1) * len(sample[2])
-            if batch and tokens > self._options.batch_tokens:
-                yield batch
-                batch = []
-            batch.append(sample)
-        if batch:
-            yield batch
+        yield from _batches_of(others, self._options.batch_tokens)
 
     def _texts(self, prompts: Sequence[_Ids], samples: Sequence[Sample]) -> list[str]:
         """Return the answers to some prompts."""
@@ -523,6 +514,22 @@ def _hash_of_files(folder: Path) -> str:
             identities.append((path.name, size, store.hash_file(path)))
     content = repr(identities).encode()
     return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _batches_of(
+    samples: Sequence[_Numbered], batch_tokens: int
+) -> Iterator[list[_Numbered]]:
+    """Yield samples, shorter prompts first, in batches of at most `batch_tokens`."""
+    batch: list[_Numbered] = []
+    for sample in samples:
+        # The newest is the longest, to which the others are padded.
+        tokens = (len(batch) + 1) * len(sample[2])
+        if batch and tokens > batch_tokens:
+            yield batch
+            batch = []
+        batch.append(sample)
+    if batch:
+        yield batch
 
 
 def _common_prefix(lists: Sequence[list[int]]) -> int:
