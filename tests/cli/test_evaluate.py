@@ -1,7 +1,9 @@
 """The command `nextlong evaluate`: what it refuses, with exit code 2 and the cure; a dry run; a report."""
 
 import json
+import re
 import socket
+from pathlib import Path
 
 import pytest
 from tests.support.answering_models import Oracle
@@ -233,6 +235,30 @@ def test_a_dry_run_says_what_is_missing_and_the_memory(tmp_path, capsys):
     )
     assert "it comes from SQuAD 2.0's" in said.err
     assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_of_the_papers_tables_gives_the_hours_in_the_docs(capsys, tmp_path):
+    """The model is on a server, so the hours are those of an 8B model."""
+    asked = ["--suite", "ruler,helmet", "--lengths", "8k..128k", "--url", "http://h/v1"]
+    main(["evaluate", "run", "m", *asked, "--data", str(tmp_path), "--dry-run"])
+    said = " ".join(capsys.readouterr().out.split())
+    found = re.search(r"to read: ([\d,]+) tokens at most, about (\d+) H100-hours", said)
+    page = (Path(__file__).parents[2] / "docs/evaluate/README.md").read_text()
+    assert f"{found[1]} tokens, about {found[2]} H100-hours" in page
+
+
+@pytest.mark.heavy
+def test_the_hours_of_a_dry_run_are_those_of_the_model():
+    from transformers import LlamaConfig
+
+    from nextlong.evaluate.dry_run import _h100_hours
+
+    shape = {"num_key_value_heads": 8, "intermediate_size": 14_336}
+    config = LlamaConfig(vocab_size=128_256, **shape)
+    tasks = [{"length": 131_072, "tokens": 10**9}, {"length": None, "tokens": 0}]
+    assert _h100_hours(config, tasks) == pytest.approx(_h100_hours(None, tasks))
+    half = LlamaConfig(vocab_size=128_256, num_hidden_layers=16, **shape)
+    assert 0.5 < _h100_hours(half, tasks) / _h100_hours(config, tasks) < 0.6
 
 
 def test_json_of_a_run_with_a_task_that_cannot_be_asked_has_the_others(

@@ -1,6 +1,7 @@
 """Tables and figures of results, as files of every form."""
 
 import io
+import json
 import os
 import re
 
@@ -195,3 +196,38 @@ def test_the_same_results_give_the_same_bytes(two, tmp_path):
             console=Console(file=io.StringIO()),
         )
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_two_folders_of_one_model_are_one_row(tmp_path):
+    folders = [
+        write_results(tmp_path / "a", {"RULER": 80.0}, label="one"),
+        write_results(tmp_path / "b", {"LongQA": 40.0}, label="one"),
+        write_results(tmp_path / "c", {"LongQA": 20.0, "RULER": 70.0}, label="two"),
+    ]
+    joined = report.read(folders)
+    assert [model.name for model in joined] == ["one", "two"]
+    assert len(joined[0].finished) == len(joined[1].finished)
+    whole = write_results(tmp_path / "d", {"LongQA": 40.0, "RULER": 80.0}, label="one")
+    rows = [
+        sorted(report.as_json(models), key=lambda row: (row["task"], row["length"]))
+        for models in (joined[:1], report.read([whole]))
+    ]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("weights", ["a", None])
+def test_two_models_of_one_label_are_refused(weights, tmp_path):
+    """By their weights, or by a task that both hold."""
+    scores = {"RULER": 80.0} if weights is None else {"LongQA": 40.0}
+    folders = [
+        write_results(tmp_path / "a", {"RULER": 80.0}, label="one"),
+        write_results(tmp_path / "b", scores, label="one"),
+    ]
+    for folder, hashed in zip(folders, ("b", weights), strict=True):
+        index = folder / "evaluation.json"
+        values = json.loads(index.read_text())
+        values["model"]["weights"] = hashed
+        index.write_text(json.dumps(values))
+    with pytest.raises(EvaluateError) as error:
+        report.read(folders)
+    assert error.value.where == str(folders[1])

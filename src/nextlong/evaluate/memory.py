@@ -87,10 +87,12 @@ def needed_bytes(
         saved_bytes_per_value = _BYTES_PER_VALUE.get(saved_dtype, 4)
         weights = _saved_bytes(folder) * bytes_per_value // saved_bytes_per_value
 
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    # A model without attention (Mamba) has no cache that grows.
+    all_heads = getattr(config, "num_attention_heads", 0)
+    heads = getattr(config, "num_key_value_heads", None) or all_heads
     head_size = getattr(config, "head_dim", None)
     if not head_size:
-        head_size = config.hidden_size // config.num_attention_heads
+        head_size = config.hidden_size // max(all_heads, 1)
     # A key and a value for each layer, head and token.
     values = 2 * config.num_hidden_layers * heads * head_size * tokens
     return Needed(dtype, weights, int(values * bytes_per_value))

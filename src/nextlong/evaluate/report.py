@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -91,8 +92,8 @@ def read(
 ) -> list[ModelResults]:
     """Return the results in some folders.
 
-    Raises EvaluateError for results of the same label, and for those that were measured
-    with another n, seed, data or prompt format, unless `protocols` is mixed.
+    Raises EvaluateError for two models of the same label, and for results that were
+    measured with another n, seed, data or prompt format, unless `protocols` is mixed.
     """
     results = [read_results(folder) for folder in folders]
     if not any(model.finished for model in results):
@@ -101,7 +102,7 @@ def read(
             problem="it holds no finished task",
             fix=f"run nextlong evaluate run MODEL --out {folders[0]} again",
         )
-    _check_labels(results)
+    results = _joined(results)
     mixed = tables.mixed_protocols(results)
     if protocols == "same" and mixed:
         more = f" (and {len(mixed) - 1} more)" if len(mixed) > 1 else ""
@@ -114,16 +115,35 @@ def read(
     return results
 
 
-def _check_labels(results: Sequence[ModelResults]) -> None:
-    names = [model.name for model in results]
-    for name in names:
-        if names.count(name) > 1:
+def _joined(results: Sequence[ModelResults]) -> list[ModelResults]:
+    """Return the results of each label: two folders may hold tasks of one model.
+
+    Raises EvaluateError for two models, and for a task in both folders.
+    """
+    by_label: dict[str, ModelResults] = {}
+    for model in results:
+        earlier = by_label.setdefault(model.name, model)
+        if earlier is model:
+            continue
+        problem = None
+        # A server does not say which weights it has.
+        weights = {one.model.get("weights") for one in (earlier, model)} - {None}
+        if len(weights) > 1:
+            problem = "and differ in their weights"
+        for result in model.finished:
+            if earlier.score(result.task, result.length) is not None:
+                problem = f"and both hold {result.task} at {short(result.length)}"
+        if problem is not None:
             raise EvaluateError(
-                where="report",
-                problem=f"two results have the label {name!r}",
+                where=model.path,
+                problem=f"it and {earlier.path} have the label {model.name!r}, "
+                f"{problem}",
                 fix="evaluate one of them again with another --label (finished tasks "
                 "are reused)",
             )
+        finished = (*earlier.finished, *model.finished)
+        by_label[model.name] = replace(earlier, finished=finished)
+    return list(by_label.values())
 
 
 def write(
