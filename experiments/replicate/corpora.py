@@ -22,7 +22,6 @@ content alone, so copies stay together, and files may come in any order.
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from pydantic import Field, model_validator
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
 from nextlong.corpus.ingest import normalized_hash
+from nextlong.corpus.long_documents import MIDDLE, compression_ratio, within_quantiles
 from nextlong.engine import store
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
@@ -71,20 +71,10 @@ def _echo(rng: np.random.Generator, words: Sequence[str]) -> str:
 
 def _of_middling_compression(texts: Sequence[str]) -> list[str]:
     """Return the texts but those at either end of the compression ratio, in order."""
-    if not texts:
-        return []
     # Compressed bytes per byte of each text, shape (texts,).
-    ratios = np.array([_compression_ratio(text) for text in texts])
-    # As arXiv 2512.13961, section 3.6.
-    low, high = np.quantile(ratios, [0.2, 0.8])
-    return [
-        text for text, ratio in zip(texts, ratios, strict=True) if low <= ratio <= high
-    ]
-
-
-def _compression_ratio(text: str) -> float:
-    raw = text.encode("utf-8")
-    return len(gzip.compress(raw, mtime=0)) / len(raw)
+    ratios = np.array([compression_ratio(text) for text in texts])
+    is_middling = within_quantiles(ratios, MIDDLE)
+    return [text for text, kept in zip(texts, is_middling, strict=True) if kept]
 
 
 def _probe(

@@ -21,6 +21,7 @@ from nextlong.artifacts.continuation import continuation_ids, ids_within
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.deduplicate import minhash_class
 from nextlong.corpus.ingest import missing_id_column
+from nextlong.corpus.long_documents import MIN_SCORED_TOKENS
 from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.engine.local import refuse_import_by_worker
 from nextlong.errors import CorpusError, ExportError
@@ -210,9 +211,11 @@ def check_same_documents(recipe: Recipe, corpus: Corpus) -> None:
 
 
 def check_scoring(recipe: Recipe, corpus: Corpus) -> None:
-    """Raise RecipeError if a model that is to score sequences cannot be read."""
+    """Raise RecipeError if a model that is to score texts cannot be read."""
     if recipe.compose.verify_dependence is not None:
         check_scorer(recipe.scorer, tokens=recipe.sequence_tokens)
+    if recipe.ingest.long_filter is not None:
+        check_scorer(recipe.scorer, tokens=MIN_SCORED_TOKENS)
 
 
 def check_id_columns(recipe: Recipe, corpus: Corpus) -> None:

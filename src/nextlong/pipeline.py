@@ -38,6 +38,7 @@ from nextlong.corpus.decontaminate import decontaminate_steps
 from nextlong.corpus.deduplicate import minhash_steps
 from nextlong.corpus.filter_report import filter_report_step
 from nextlong.corpus.ingest import ingest_step
+from nextlong.corpus.long_documents import long_document_steps
 from nextlong.corpus.select import select_step
 from nextlong.corpus.splits import (
     line_counts_steps,
@@ -81,6 +82,10 @@ STEP_TITLES: Final = {
     "minhash": "compute MinHash signatures",
     "similar_pairs": "find pairs of similar documents",
     "near_duplicates": "remove near-duplicate documents",
+    "gzip_scores": "compress the long documents",
+    "gzip": "remove long documents that compress too well or too badly",
+    "long_filter_scores": "measure what long documents gain from long context",
+    "long_filter": "remove long documents that gain little from long context",
     "chunk": "split the documents into chunks",
     "eval_ngrams": "read the evaluation texts",
     "decontaminate": "remove chunks with evaluation texts",
@@ -148,16 +153,25 @@ def document_steps(
         )
         kept = deduplicating[-1]
 
+    long_documents = long_document_steps(recipe, splits, ingest, kept)
+    if long_documents:
+        kept = long_documents[-1]
+
     chunk = chunk_step(recipe.chunk, ingest, kept)
     decontaminating = decontaminate_steps(recipe.decontaminate, ingest, chunk)
     filter_report = filter_report_step(
-        recipe.ingest, splits, ingest, select, [*deduplicating, *decontaminating]
+        recipe.ingest,
+        splits,
+        ingest,
+        select,
+        [*deduplicating, *long_documents, *decontaminating],
     )
     return [
         *line_counts,
         ingest,
         select,
         *deduplicating,
+        *long_documents,
         chunk,
         *decontaminating,
         filter_report,

@@ -24,6 +24,7 @@ from nextlong.artifacts import corpus_files
 from nextlong.artifacts.results import IngestFiles, IngestResult
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.deduplicate import NearDuplicatesFiles, NearDuplicatesResult
+from nextlong.corpus.long_documents import ScoreFilterResult
 from nextlong.corpus.select import SelectFiles, SelectResult
 from nextlong.corpus.splits import Splits
 from nextlong.engine.step import (
@@ -121,9 +122,9 @@ def filter_report_step(
 
     `others` are the steps that remove near-duplicates and contaminated text.
     """
-    reads = [
-        step for step in others if step.name in ("near_duplicates", "decontaminate")
-    ]
+    filters = [step.name for step in others if step.result is ScoreFilterResult]
+    read_names = ("near_duplicates", *filters, "decontaminate")
+    reads = [step for step in others if step.name in read_names]
     # Of each task's source.
     source_indices: list[int] = []
     for index, source_splits in enumerate(splits):
@@ -133,6 +134,7 @@ def filter_report_step(
         source_indices=source_indices,
         labels=[source.label for source in settings.sources],
         dedup=settings.dedup,
+        filters=filters,
     )
     return Step(
         name="filter_report",
@@ -152,6 +154,7 @@ def _write_filter_report(
     source_indices: Sequence[int],
     labels: Sequence[str],
     dedup: str,
+    filters: Sequence[str],
 ) -> LeftOutResult:
     """Write `{out}.filter_report.json`; return the counts by reason.
 
@@ -186,6 +189,9 @@ def _write_filter_report(
     if "near_duplicates" in done:
         keep = NearDuplicatesFiles.of(done).keep
         left_out.append(_near_duplicates(done))
+    for name in filters:
+        keep = SelectFiles(done[name]).keep
+        left_out.append(_filtered(done, name))
     if "decontaminate" in done:
         left_out.append(_contaminated(done))
     left_out = [entry for entry in left_out if entry.count]
@@ -271,6 +277,20 @@ def _near_duplicates(done: Artifacts) -> LeftOut:
         unit="documents",
         count=result.near_duplicates,
         examples=examples,
+    )
+
+
+def _filtered(done: Artifacts, name: str) -> LeftOut:
+    """Count the long documents that a filter by scores removed."""
+    result = done[name].result(ScoreFilterResult)
+    removed = list(result.examples)
+    return LeftOut(
+        reason=result.reason,
+        unit="documents",
+        count=result.removed,
+        examples=_examples(
+            IngestFiles.of(done).documents, removed, [""] * len(removed)
+        ),
     )
 
 

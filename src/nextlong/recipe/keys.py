@@ -370,6 +370,16 @@ class Ingest(Section):
         "minhash: Jaccard similarity of five-word shingles above which two documents "
         "are near-duplicates",
     )
+    filter: Literal["gzip"] | None = keyed(
+        None,
+        "gzip: of the documents of 8,192 tokens or more of each source, remove the "
+        "fifth that compresses most and the fifth that compresses least (Olmo 3)",
+    )
+    long_filter: Annotated[float, Field(gt=0, lt=1)] | None = keyed(
+        None,
+        "share of the documents of 8,192 tokens or more of each source to keep: those "
+        "whose last tokens gain most from context beyond 2,048 tokens, by scorer.model",
+    )
     exclude: Named | None = keyed(
         None,
         "JSON Lines file of documents to exclude, by source and id, or whole sources; "

@@ -17,6 +17,7 @@ from nextlong.artifacts.results import (
 )
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.deduplicate import NearDuplicatesResult
+from nextlong.corpus.long_documents import score_filters
 from nextlong.corpus.select import SelectResult
 from nextlong.engine.step import Artifacts
 from nextlong.export.arrange import (
@@ -238,6 +239,7 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
         (selected.capped, "over a cap"),
         (selected.weighted_out, "over their weight"),
         (sum(part.near_duplicates for part in near), "near-duplicate"),
+        *((result.removed, f"long: {result.reason}") for result in score_filters(done)),
         (filtered_out, "filtered out by the source filter"),
         (excluded, "excluded by ingest.exclude"),
         (sum(part.rejects for part in ingested), "rejected"),

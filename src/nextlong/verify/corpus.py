@@ -14,8 +14,10 @@ and every chunk for which fastokens disagrees with the stored ids (docs/decision
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -103,6 +105,7 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
         documents,
         _check_distinct(compared_files, keep_files),
         chunks,
+        *_check_long_documents(run),
         *_check_columns(run, documents),
     ]
 
@@ -301,6 +304,68 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
             names = f"{original} and {document_name(ids[copy])}"
             outcome.breach(f"documents {names} are both kept, but are duplicates")
     return outcome
+
+
+def _check_long_documents(run: StoredRun) -> list[CheckOutcome]:
+    """Check which long documents are kept, from scores sorted source by source.
+
+    The compression of some of them is computed again.
+    """
+    long_share = run.setting("ingest", "long_filter", 1.0)
+    quantiles = {"gzip": (0.2, 0.8), "long_filter": (1 - long_share, 1.0)}
+    outcomes = []
+    for name in (name for name in quantiles if name in run.steps):
+        outcome = CheckOutcome(f"long documents that {name} keeps", "documents")
+        # Of each source, the scores of its documents, whether kept, and their names.
+        judged: dict[str, list[tuple[float, bool, str]]] = {}
+        keep_files = run.files(name, ".keep.npy")
+        for shard, path in enumerate(run.files(f"{name}_scores", ".scores.npy")):
+            scores = np.load(path)
+            keep = np.load(keep_files[shard])
+            for first, batch in run.documents(shard, "text", "source"):
+                texts, sources = (column.to_pylist() for column in batch)
+                for row, text in enumerate(texts, first):
+                    score = float(scores[row])
+                    if math.isnan(score):
+                        continue
+                    document = document_name(row, shard)
+                    entry = (score, bool(keep[row]), document)
+                    judged.setdefault(sources[row - first], []).append(entry)
+                    is_sampled = outcome.checked < run.sample
+                    outcome.checked += 1
+                    if name == "gzip" and is_sampled and score != _ratio(text):
+                        outcome.breach(f"document {document} compresses otherwise")
+        for entries in judged.values():
+            outcome.breach_each(_quantile_problems(entries, quantiles[name]))
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _ratio(text: str) -> float:
+    raw = text.encode("utf-8", "surrogatepass")
+    compressor = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
+    compressed = compressor.compress(raw) + compressor.flush()
+    return len(compressed) / len(raw)
+
+
+def _quantile_problems(
+    entries: list[tuple[float, bool, str]], quantiles: tuple[float, float]
+) -> Iterator[str]:
+    """Yield the documents of a source that are kept or removed wrongly."""
+    scores = sorted(score for score, _, _ in entries)
+    bounds = []
+    for quantile in quantiles:
+        place = quantile * (len(scores) - 1)
+        below = scores[math.floor(place)]
+        above = scores[math.ceil(place)]
+        bounds.append(below + (above - below) * (place - math.floor(place)))
+    low, high = bounds
+    for score, is_kept, name in entries:
+        # Rounding may decide at a bound.
+        is_at_bound = math.isclose(score, low) or math.isclose(score, high)
+        if is_kept != (low <= score <= high) and not is_at_bound:
+            state = "kept" if is_kept else "removed"
+            yield f"document {name} is {state}, with the score {score:.4f}"
 
 
 def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:

@@ -32,6 +32,7 @@ class Amounts:
     documents: float = 0.0
     kept_documents: float = 0.0  # after select, as all amounts below
     kept_chars: float = 0.0
+    long_chars: float = 0.0  # of these, in documents that filters of long ones judge
     chunks: float = 0.0
     embedded: float = 0.0  # chunks to encode: all of them without a shortlist
     eligible: float = 0.0  # documents with at least compose.min_meta_chunks chunks …
@@ -65,6 +66,7 @@ class Amounts:
             "documents",
             "kept_documents",
             "kept_chars",
+            "long_chars",
             "chunks",
             "eligible",
             "meta_chunks",

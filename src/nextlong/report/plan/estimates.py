@@ -367,6 +367,16 @@ _BY_RECIPE: Final[Mapping[str, Callable[[Recipe], Estimate]]] = {
     "compose": _verify_dependence,
 }
 
+# Of a step that keeps documents within quantiles of their scores.
+_QUANTILES: Final = Estimate(
+    work="documents",
+    seconds=1e-7,
+    disk="documents",
+    bytes=1.0,
+    memory=lambda amounts: 24 * amounts.documents,
+    reads=lambda amounts: 9 * amounts.documents,
+)
+
 # The other estimates, by step.
 _FIXED: Final[Mapping[str, Estimate]] = {
     "line_counts": Estimate(
@@ -400,6 +410,25 @@ _FIXED: Final[Mapping[str, Estimate]] = {
         # announced.
         rate="",
     ),
+    "gzip_scores": Estimate(
+        work="long_chars",
+        seconds=5e-8,
+        disk="documents",
+        bytes=8.0,
+        tasks="shards",
+    ),
+    "gzip": _QUANTILES,
+    "long_filter_scores": Estimate(
+        # The whole document, and its end with a short context.
+        work=lambda amounts: 1.1 * amounts.long_chars / TYPICAL_CHARS_PER_TOKEN,
+        # Of 135 million parameters on one core in float32.
+        seconds=3e-3,
+        disk="documents",
+        bytes=8.0,
+        tasks="shards",
+        rate="scorer",
+    ),
+    "long_filter": _QUANTILES,
     "chunk": Estimate(
         work="kept_chars",
         seconds=3e-9,

@@ -16,6 +16,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from nextlong.corpus.chunk import chunk_text
+from nextlong.corpus.long_documents import MIN_SCORED_TOKENS
 from nextlong.engine.executor import resident_bytes
 from nextlong.recipe import Recipe
 from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial
@@ -112,15 +113,17 @@ def _some_chunks(recipe: Recipe, sample: CorpusSample) -> tuple[list[str], list[
 
 
 def _time_scorer(recipe: Recipe) -> Rate:
-    """Return the seconds per token of the model that verifies dependence.
+    """Return the seconds per token of the model that scores texts.
 
     Raises RecipeError if it cannot be loaded, or if its context is too short.
     """
-    if recipe.compose.verify_dependence is None:
+    scores_sequences = recipe.compose.verify_dependence is not None
+    if not scores_sequences and recipe.ingest.long_filter is None:
         return Rate(None)
     model = load_scorer(recipe.scorer)
-    model.check_length(recipe.sequence_tokens)
-    row = np.zeros(min(_SCORED_TOKENS, recipe.sequence_tokens), np.int64)
+    tokens = recipe.sequence_tokens if scores_sequences else MIN_SCORED_TOKENS
+    model.check_length(tokens)
+    row = np.zeros(min(_SCORED_TOKENS, tokens), np.int64)
     first = len(row) // 2  # about half of a row is predicted
     model.score([row[:16]])  # the first row takes longer, so it is not timed
     began = time.perf_counter()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from nextlong.checks import Corpus
 from nextlong.corpus.chunk import chunk_text
+from nextlong.corpus.long_documents import LONG_CHARS
 from nextlong.corpus.look import Look, kept_shares
 from nextlong.errors import CorpusError
 from nextlong.reading.records import RejectKind
@@ -141,6 +142,7 @@ def sample(recipe: Recipe, corpus: Corpus) -> CorpusSample:
     size = replace(
         _read_amounts(looks, kept_share),
         kept_chars=float(stands_for @ chars),
+        long_chars=float(stands_for @ (chars * (chars >= LONG_CHARS))),
         chunks=float(stands_for @ chunks),
         eligible=float(stands_for[is_eligible].sum()),
         meta_chunks=meta_chunks,

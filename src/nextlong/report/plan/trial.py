@@ -164,6 +164,8 @@ def recipe_for(
         "sources": [{"path": str(folder / "sample.jsonl")}],
         "shard_mb": 1_000,
         "exclude": None,
+        # The model has a rate of its own.
+        "long_filter": None,
     }
     # Evaluation files may be large, and their cost does not depend on the corpus.
     values["decontaminate"] |= {"files": []}
