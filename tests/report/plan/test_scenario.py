@@ -10,7 +10,7 @@ from tests.support.planned import recipe_in, written
 from nextlong.reading.listing import input_files
 from nextlong.report.plan import scenario
 from nextlong.report.plan.amounts import Amounts
-from nextlong.report.plan.costs import Cost, Machines
+from nextlong.report.plan.costs import Cost, Machines, Rate
 from nextlong.report.plan.measure import Tokenizing, tokenizer_rates
 from nextlong.report.plan.scenario import Scenario, assumed
 from nextlong.retrieval import index
@@ -31,6 +31,7 @@ MEASURED = SimpleNamespace(
         4.0, 0.0, tokenizer_rates(read_s=0.5, slow_s=4e-6, worth_chars=1e6)
     ),
     encoding=Speed(0.02, "why"),
+    scoring=Rate(None),
     product_s=1e-10,
     sample=SimpleNamespace(size=AMOUNTS),
     dimensions=1024,
