@@ -386,7 +386,7 @@ def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empt
     assert main(["export", str(own_run), "--to", "jsonl"]) == 0
     told = capsys.readouterr().out
     assert "12 rows of 12 sequences; 100.0 % of 2,048 tokens per row are filled" in told
-    assert "warning" not in told
+    assert "warning:" not in told
     assert (
         main(["export", str(own_run), "--to", "jsonl", "--set", "export.pack=3000"])
         == 0

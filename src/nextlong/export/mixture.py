@@ -64,20 +64,8 @@ MIXTURES: Final[Mapping[str, Mixture]] = {
 
 def check_mixture(mixture: Mixture) -> None:
     """Raise RecipeError for settings that contradict each other."""
-    if mixture.weights and mixture.temperature is not None:
-        raise RecipeError(
-            where="--temperature",
-            value=mixture.temperature,
-            problem="computes the weights that --mix gives",
-            fix="remove one of them",
-        )
-    if mixture.temperature is not None and not 0 <= mixture.temperature <= 1:
-        raise RecipeError(
-            where="--temperature",
-            value=mixture.temperature,
-            problem="is not between 0 (equal components) and 1 (their sizes)",
-            fix="choose one between, such as 0.3",
-        )
+    if mixture.temperature is not None:
+        _check_temperature(mixture, mixture.temperature)
     has_names = bool(mixture.names)
     if mixture.weights and has_names == (mixture.components == "runs"):
         raise RecipeError(
@@ -92,9 +80,26 @@ def check_mixture(mixture: Mixture) -> None:
             problem="they change nothing, because no component has a weight",
             fix="add --mix NAME=WEIGHT,… or --temperature 0.3",
         )
-    if mixture.repeat < 1 or not all(weight > 0 for weight in mixture.weights):
+    if min([mixture.repeat, *mixture.weights]) <= 0:
         raise RecipeError(
             where="--mix and --repeat",
             problem="not all weights and repetitions are above 0",
             fix="leave a component without a weight to leave it out",
+        )
+
+
+def _check_temperature(mixture: Mixture, temperature: float) -> None:
+    if mixture.weights:
+        raise RecipeError(
+            where="--temperature",
+            value=temperature,
+            problem="computes the weights that --mix gives",
+            fix="remove one of them",
+        )
+    if not 0 <= temperature <= 1:
+        raise RecipeError(
+            where="--temperature",
+            value=temperature,
+            problem="is not between 0 (equal components) and 1 (their sizes)",
+            fix="choose one between, such as 0.3",
         )

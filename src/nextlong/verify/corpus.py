@@ -306,6 +306,16 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
     return outcome
 
 
+class _Judged(NamedTuple):
+    """A long document that a filter scored, and whether the filter kept it."""
+
+    source: str
+    name: str
+    text: str
+    score: float
+    is_kept: bool
+
+
 def _check_long_documents(run: StoredRun) -> list[CheckOutcome]:
     """Check which long documents are kept, from scores sorted source by source.
 
@@ -314,31 +324,45 @@ def _check_long_documents(run: StoredRun) -> list[CheckOutcome]:
     long_share = run.setting("ingest", "long_filter", 1.0)
     quantiles = {"gzip": (0.2, 0.8), "long_filter": (1 - long_share, 1.0)}
     outcomes = []
-    for name in (name for name in quantiles if name in run.steps):
-        outcome = CheckOutcome(f"long documents that {name} keeps", "documents")
-        # Of each source, the scores of its documents, whether kept, and their names.
-        judged: dict[str, list[tuple[float, bool, str]]] = {}
-        keep_files = run.files(name, ".keep.npy")
-        for shard, path in enumerate(run.files(f"{name}_scores", ".scores.npy")):
-            scores = np.load(path)
-            keep = np.load(keep_files[shard])
-            for first, batch in run.documents(shard, "text", "source"):
-                texts, sources = (column.to_pylist() for column in batch)
-                for row, text in enumerate(texts, first):
-                    score = float(scores[row])
-                    if math.isnan(score):
-                        continue
-                    document = document_name(row, shard)
-                    entry = (score, bool(keep[row]), document)
-                    judged.setdefault(sources[row - first], []).append(entry)
-                    is_sampled = outcome.checked < run.sample
-                    outcome.checked += 1
-                    if name == "gzip" and is_sampled and score != _ratio(text):
-                        outcome.breach(f"document {document} compresses otherwise")
-        for entries in judged.values():
-            outcome.breach_each(_quantile_problems(entries, quantiles[name]))
+    for step in (name for name in quantiles if name in run.steps):
+        outcome = CheckOutcome(f"long documents that {step} keeps", "documents")
+        by_source: dict[str, list[_Judged]] = {}
+        for document in _judged_documents(run, step):
+            is_sampled = outcome.checked < run.sample
+            outcome.checked += 1
+            if step == "gzip" and is_sampled:
+                if document.score != _ratio(document.text):
+                    outcome.breach(f"document {document.name} compresses otherwise")
+            without_text = document._replace(text="")
+            by_source.setdefault(document.source, []).append(without_text)
+        for documents in by_source.values():
+            outcome.breach_each(_quantile_problems(documents, quantiles[step]))
         outcomes.append(outcome)
     return outcomes
+
+
+def _judged_documents(run: StoredRun, step: str) -> Iterator[_Judged]:
+    """Yield the documents that a filter scored, shard by shard."""
+    score_files = run.files(f"{step}_scores", ".scores.npy")
+    keep_files = run.files(step, ".keep.npy")
+    for shard, (scores_file, keep_file) in enumerate(
+        zip(score_files, keep_files, strict=True)
+    ):
+        scores = np.load(scores_file)
+        keep = np.load(keep_file)
+        for first, batch in run.documents(shard, "text", "source"):
+            texts, sources = (column.to_pylist() for column in batch)
+            rows = first + np.flatnonzero(
+                ~np.isnan(scores[first : first + batch.num_rows])
+            )
+            for row in rows.tolist():
+                yield _Judged(
+                    source=sources[row - first],
+                    name=document_name(row, shard),
+                    text=texts[row - first],
+                    score=float(scores[row]),
+                    is_kept=bool(keep[row]),
+                )
 
 
 def _ratio(text: str) -> float:
@@ -349,10 +373,10 @@ def _ratio(text: str) -> float:
 
 
 def _quantile_problems(
-    entries: list[tuple[float, bool, str]], quantiles: tuple[float, float]
+    documents: list[_Judged], quantiles: tuple[float, float]
 ) -> Iterator[str]:
     """Yield the documents of a source that are kept or removed wrongly."""
-    scores = sorted(score for score, _, _ in entries)
+    scores = sorted(document.score for document in documents)
     bounds = []
     for quantile in quantiles:
         place = quantile * (len(scores) - 1)
@@ -360,12 +384,13 @@ def _quantile_problems(
         above = scores[math.ceil(place)]
         bounds.append(below + (above - below) * (place - math.floor(place)))
     low, high = bounds
-    for score, is_kept, name in entries:
+    for document in documents:
+        score = document.score
         # Rounding may decide at a bound.
         is_at_bound = math.isclose(score, low) or math.isclose(score, high)
-        if is_kept != (low <= score <= high) and not is_at_bound:
-            state = "kept" if is_kept else "removed"
-            yield f"document {name} is {state}, with the score {score:.4f}"
+        if document.is_kept != (low <= score <= high) and not is_at_bound:
+            state = "kept" if document.is_kept else "removed"
+            yield f"document {document.name} is {state}, with the score {score:.4f}"
 
 
 def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
