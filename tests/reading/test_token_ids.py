@@ -10,13 +10,14 @@ from tests.support.tokenized import TEXTS, ids_of, read_tokens, tokenizer_at, wi
 
 import nextlong
 from nextlong import pipeline
+from nextlong.cli.main import main
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
 from nextlong.reading.formats import estimate_text_bytes
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import Record, RejectKind
 from nextlong.reading.token_ids import Decoder, identity_of
-from nextlong.recipe import Source
+from nextlong.recipe import Recipe, Source
 from nextlong.runs.public_recipe import public_recipe
 from nextlong.sequences.tokenizer import END_OF_TEXT
 
@@ -173,3 +174,19 @@ def test_a_run_over_ids_has_the_documents_of_the_text(
     assert of_text == of_ids
     assert str(tmp_path) not in public_recipe(runs[1].recipe)
     assert isinstance(read_tokens(tmp_path / "ids.ds", **options)[0], Record)
+
+
+def test_init_reads_ids_with_the_tokenizer_that_it_is_given(
+    tmp_path, tokenizer, options, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ids").mkdir()
+    ids = [*with_ends(tokenizer)] * 400
+    write_ids(tmp_path / "ids" / "a.ds", np.concatenate(ids))
+    init = ["init", "my.yaml", "ids", "--tokenizer", "tokenizer.json"]
+    assert main(init) == 0
+    recipe = Recipe.load(tmp_path / "my.yaml")
+    (source,) = recipe.ingest.sources
+    assert source.tokenizer == "tokenizer.json"
+    (file,) = list_files(source, where="path")
+    assert estimate_text_bytes([file], source) > 0

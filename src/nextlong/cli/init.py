@@ -50,7 +50,7 @@ from nextlong.reading.dataset_folder import (
     choose_split,
     read_metadata,
 )
-from nextlong.reading.formats import UNREADABLE
+from nextlong.reading.formats import UNREADABLE, format_of
 from nextlong.reading.listing import kind_of_name, list_files, reaches, split_of
 from nextlong.reading.records import Reject
 from nextlong.recipe import Recipe, Source
@@ -364,9 +364,14 @@ def new_recipe(
     # Absolute paths, until the recipe is written beside its documents.
     names = _names(paths)
     tokenizer_keys = _tokenizer_keys(tokenizer, folder)
+    described = list(map(_source_keys, paths, names))
+    for keys in described:
+        # Token ids are most likely those of the tokenizer of the recipe.
+        if _holds_token_ids(keys["path"]) and "source" in tokenizer_keys:
+            keys["tokenizer"] = tokenizer_keys["source"]
     plain: Json = {
         "run_dir": str(_folder_of_runs(folder, paths) / "runs" / recipe_path.stem),
-        "ingest": {"sources": list(map(_source_keys, paths, names))},
+        "ingest": {"sources": described},
         "tokenizer": tokenizer_keys,
     }
     recipe = Recipe.from_dict(plain)
@@ -448,6 +453,15 @@ def _source_keys(path: str, name: str) -> Json:
     return {key: value for key, value in keys.items() if value}
 
 
+def _holds_token_ids(path: str) -> bool:
+    """Return whether a file of a source holds token ids and no text."""
+    for look in looks_into(path):
+        file_format = format_of(look.file.name, Source(path=path))
+        if file_format.has_token_ids and not look.text:
+            return True
+    return False
+
+
 def _tokenizer_keys(tokenizer: str | None, folder: Path) -> Json:
     """Return the keys of the tokenizer given, of the folder's, or of a new one."""
     beside = folder / "tokenizer.json"
@@ -479,6 +493,8 @@ def _with_relative_paths(recipe: Recipe, folder: Path, given: Sequence[str]) -> 
     for source in plain["ingest"]["sources"]:
         if "://" not in source["path"]:
             source["path"] = seen_from_here(source["path"])
+        if source["tokenizer"] and Path(source["tokenizer"]).is_absolute():
+            source["tokenizer"] = seen_from_here(source["tokenizer"])
     tokenizer = recipe.tokenizer.source
     if tokenizer is not None and Path(tokenizer).is_absolute():
         plain["tokenizer"]["source"] = seen_from_here(tokenizer)
