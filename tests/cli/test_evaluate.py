@@ -101,7 +101,7 @@ def test_the_missing_files_of_all_tasks_are_told(capsys):
         capsys, "m", "--url", "http://127.0.0.1:9/v1", "--tasks", "qa_1,qa_2"
     )
     assert "is missing; it comes from SQuAD 2.0's" in told
-    assert "is missing; it comes from HotpotQA's" in told
+    assert "is missing; it comes from namlh2004/hotpotqa" in told
 
 
 def test_what_was_asked_reaches_the_measurement(

@@ -1,23 +1,18 @@
 """The user's files: read line by line, row by row, compressed; one that is damaged is told with its source."""
 
 import gzip
-import hashlib
 import json
 import shutil
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from rich.console import Console
 from tests.support.evaluation_data import word_tokenizer, write
 
-from nextlong.cli.main import main
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import data
-from nextlong.evaluate.data import DataFiles, _HubFile, download
+from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.registry import all_tasks
 from nextlong.evaluate.task import TaskRequest, TextTokenizer
 
@@ -389,7 +384,7 @@ def made(name, folder, *, length=8192, samples=6, backend=None):
 
 
 def test_a_helmet_file_that_is_missing_is_named_with_its_source(tmp_path):
-    with pytest.raises(EvaluateError, match="HELMET's data") as error:
+    with pytest.raises(EvaluateError, match="HELMET's archive") as error:
         made("nq", tmp_path)
     assert error.value.where.endswith("nq-dev-multikilt_1000_k50_dep6.jsonl")
 
@@ -402,132 +397,11 @@ def test_a_file_of_another_form_is_told(tmp_path):
     assert error.value.where == f"{file}, line 2"
 
 
-CONTENT = b'{"rows": "' + b"tide " * 40_000 + b'"}'
-
-
-SHA256 = hashlib.sha256(CONTENT).hexdigest()
-
-
-COMMIT = "f4c69fae7cf81f7ca26b9fee34b392a50f6b8a1d"
-
-
-@pytest.fixture
-def hub(monkeypatch):
-    """A server with one file, as the hub serves those of Git LFS: its ETag is the file's SHA-256."""
-
-    class Handler(BaseHTTPRequestHandler):
-        content, named, asked = CONTENT, SHA256, []
-
-        def do_HEAD(self):
-            self.answer()
-
-        def do_GET(self):
-            self.answer()
-            self.wfile.write(self.content if self.path.endswith("tides.jsonl") else b"")
-
-        def answer(self):
-            type(self).asked.append((self.command, self.path))
-            is_there = self.path.endswith(
-                f"/datasets/ocean/tides/resolve/{COMMIT}/raw/tides.jsonl"
-            )
-            self.send_response(200 if is_there else 404)
-            if is_there:
-                self.send_header("ETag", f'"{self.named}"')
-                self.send_header("X-Repo-Commit", COMMIT)
-            self.send_header(
-                "Content-Length", str(len(self.content)) if is_there else "0"
-            )
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(
-        target=server.serve_forever, kwargs={"poll_interval": 0.01}
-    )
-    thread.start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    yield Handler
-    server.shutdown()
-    server.server_close()
-    thread.join()
-
-
-FILE = "ocean/tides.jsonl"
-
-
-def publish(monkeypatch, path="raw/tides.jsonl", **fields):
-    monkeypatch.setitem(
-        data._HUB, FILE, _HubFile("ocean/tides", path, COMMIT, **fields)
-    )
-
-
-def fetched(folder):
-    return download([FILE], folder, Console(quiet=True))
-
-
-def leftovers(folder):
-    return [
-        path
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != "tides.jsonl"
-    ]
-
-
-@pytest.mark.parametrize("sha256", [SHA256, None])
-def test_a_public_file_is_fetched_once_and_checked(sha256, hub, tmp_path, monkeypatch):
-    publish(monkeypatch, sha256=sha256)
-    (record,) = fetched(tmp_path)
-    assert record["from"] == "ocean/tides"
-    assert (tmp_path / FILE).read_bytes() == CONTENT
-    assert not leftovers(tmp_path)
-    asked = len(hub.asked)
-    assert fetched(tmp_path) == [{"file": FILE, "state": "present"}]
-    assert len(hub.asked) == asked
-
-
-@pytest.mark.parametrize("sha256", ["0" * 64, None])
-def test_a_file_of_another_hash_never_gets_its_place(
-    sha256, hub, tmp_path, monkeypatch
-):
-    publish(monkeypatch, sha256=sha256)
-    hub.named = "1" * 64
-    with pytest.raises(EvaluateError, match=f"{SHA256}, not {(sha256 or hub.named)}"):
-        fetched(tmp_path)
-    assert not (tmp_path / FILE).exists()
-    assert not leftovers(tmp_path)
-
-
-def test_what_cannot_be_fetched_is_told_with_its_place(hub, tmp_path, monkeypatch):
-    publish(monkeypatch, path="raw/gone.jsonl")
-    with pytest.raises(EvaluateError) as error:
-        fetched(tmp_path)
-    assert error.value.where == "raw/gone.jsonl of ocean/tides"
-    assert str(tmp_path / FILE) in error.value.fix
-
-
-def test_what_is_not_on_the_hub_is_named_with_its_source(tmp_path, capsys):
-    arguments = ["--suite", "ruler,needle", "--out", str(tmp_path)]
-    assert main(["evaluate", "data", *arguments]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "manual" in told
-    assert "rajpurkar.github.io/SQuAD-explorer" in told
-    assert not leftovers(tmp_path)
-
-
-def test_an_unknown_suite_is_refused(tmp_path, capsys):
-    arguments = ["--suite", "tides", "--out", str(tmp_path)]
-    assert main(["evaluate", "data", *arguments]) == 2
-    assert "--suite tides: unknown suite" in capsys.readouterr().err
-
-
 def test_every_file_of_the_hub_belongs_to_a_task():
     from nextlong.evaluate.registry import all_tasks
 
     named = {name for task in all_tasks().values() for name in task.files}
-    assert set(data._HUB) <= named
-    pinned = [file for file in data._HUB.values() if file.repo.startswith("openai/")]
+    assert set(data.HUB) <= named
+    pinned = [file for file in data.HUB.values() if file.repo.startswith("openai/")]
     assert len(pinned) == 6
     assert all(len(file.sha256) == 64 and len(file.revision) == 40 for file in pinned)

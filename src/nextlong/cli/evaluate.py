@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from dataclasses import fields
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,16 +45,15 @@ def import_command(args: argparse.Namespace) -> None:
 
 
 def data_command(args: argparse.Namespace) -> None:
-    from nextlong.evaluate.data import download
+    from nextlong.evaluate import fetch
     from nextlong.evaluate.registry import chosen
+    from nextlong.evaluate.task import parse_lengths
 
-    files: list[str] = []
-    for task in chosen(args.suite, []):
-        files += task.files
-        files += chain.from_iterable(task.files_at.values())
-    unique_files = list(dict.fromkeys(files))
-    shown = console(stderr=args.json)
-    present(args, download(unique_files, args.out, shown))
+    tasks = chosen(args.suite, [])
+    names = fetch.files_of(tasks, parse_lengths(args.lengths))
+    files = fetch.fetch(names, args.out, console(stderr=args.json))
+    present(args, [file.as_json() for file in files], partial(fetch.show, files))
+    fetch.check_failures(files, args.out)
 
 
 def run_command(args: argparse.Namespace) -> None:

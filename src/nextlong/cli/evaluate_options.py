@@ -231,6 +231,10 @@ def _add_data(subcommand: _Subcommand) -> None:
     sub.add_argument(
         "--suite", type=words, required=True, metavar="NAME,…", help=_SUITES_HELP
     )
+    meaning = (
+        "fetch only what these context lengths need, such as 8k,32k (default: 8k..128k)"
+    )
+    sub.add_argument("--lengths", default=_LENGTHS, metavar="L,…", help=meaning)
     meaning = "folder for the files; give it to `nextlong evaluate run` as --data"
     sub.add_argument("--out", type=Path, required=True, metavar="FOLDER", help=meaning)
 

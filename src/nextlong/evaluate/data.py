@@ -11,17 +11,14 @@ from __future__ import annotations
 
 import csv
 import gzip
-import hashlib
 import io
 import json
-import os
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import typing_extensions
@@ -30,13 +27,9 @@ from annotated_types import Len
 from pyarrow import ArrowException, parquet
 from pydantic import AfterValidator, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
-from rich.console import Console
 
-from nextlong.engine import store
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import required
-from nextlong.report import tables
-from nextlong.text import Json, first_sentence
+from nextlong.text import Json
 
 # A type that pydantic checks a record against, made at run time; the files of the tasks
 # declare the shapes that they read.
@@ -71,7 +64,7 @@ def optional(shape: Shape) -> Shape:
 TEXTS: Final[Shape] = several(str)
 
 
-class _HubFile(NamedTuple):
+class HubFile(NamedTuple):
     """A file of a data set on the Hugging Face hub."""
 
     repo: str
@@ -81,13 +74,25 @@ class _HubFile(NamedTuple):
     licence: str = ""
 
 
+class OtherFile(NamedTuple):
+    """A file that its publisher offers elsewhere.
+
+    url: where it is downloaded from; without one it is fetched by hand, with `command`
+    """
+
+    source: str
+    url: str = ""
+    command: str = ""
+
+
 _YAML: Final = (files(__package__) / "data.yaml").read_text(encoding="utf-8")
 SOURCES: Final = yaml.safe_load(_YAML)
-_HUB: Final = {name: _HubFile(**fields) for name, fields in SOURCES["hub"].items()}
-_HELMET: Final = (
-    "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the "
-    "folder with its `data`"
-)
+HUB: Final = {name: HubFile(**fields) for name, fields in SOURCES["hub"].items()}
+ELSEWHERE: Final = {
+    name: OtherFile(**fields) for name, fields in SOURCES["elsewhere"].items()
+}
+# Files of HELMET's archive, unless they are named above.
+ARCHIVED: Final = "helmet/"
 ESSAYS: Final = "ruler/PaulGrahamEssays.json"
 HAYSTACK: Final = "needle/haystack.txt"
 # What is read in place of a missing file.
@@ -328,96 +333,17 @@ def _mistake(error: ErrorDetails) -> str:
 
 def origin(name: str) -> str:
     """Return a sentence that says where a file comes from."""
-    file = _HUB.get(name)
+    file = HUB.get(name)
     if file is not None:
         path = file.path
         if file.licence:
             path += f"; its license: {file.licence}"
-        return (
-            f"it comes from {file.repo} on the Hugging Face hub ({path}); "
-            "nextlong evaluate data --suite NAME downloads it"
-        )
-    source = SOURCES["elsewhere"].get(name)
-    if source:
-        is_any = source.startswith("any")
-        return f"give {source}" if is_any else f"it comes from {source}"
-    if name.startswith("helmet/"):
-        return f"it comes with {_HELMET}"
-    return "add the file"
-
-
-def download(names: Sequence[str], out: Path, console: Console) -> list[Json]:
-    """Download files into a folder; return a record of each.
-
-    Downloaded, present already, or to be downloaded manually.
-    """
-    with store.explained(out):
-        out.mkdir(parents=True, exist_ok=True)
-    folder = DataFiles(out)
-    records = []
-    for name in names:
-        if folder.has(folder.source(name)):
-            state: Json = {"state": "present"}
-        elif name in _HUB:
-            digest = _download(_HUB[name], out / name)
-            state = {"state": "downloaded", "sha256": digest, "from": _HUB[name].repo}
-        else:
-            state = {"state": "manual", "from": origin(name)}
-        records.append({"file": name, **state})
-        line = f"{state['state']:<10} {out / name}"
-        if "from" in state:
-            line += f": {state['from']}"
-        tables.say(line, console)
-    return records
-
-
-def _download(file: _HubFile, path: Path) -> str:
-    """Download a file and return its SHA-256.
-
-    Raises EvaluateError if that fails, or if the hash is not the publisher's.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Into a temporary folder beside the destination, so that an interrupted download
-    # leaves no half file there.
-    with TemporaryDirectory(dir=path.parent, prefix=".fetching-") as temporary:
-        try:
-            fetched, etag = _fetched(file, temporary)
-        # The library's errors are both, and requests' are OSError.
-        except (OSError, ValueError) as error:
-            raise EvaluateError(
-                where=f"{file.path} of {file.repo}",
-                problem=f"it cannot be downloaded ({first_sentence(error)})",
-                fix=f"try again, or put your copy at {path}",
-            ) from None
-        with fetched.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        # The ETag of a file in Git LFS is its SHA-256, of any other file a shorter
-        # hash.
-        published = file.sha256
-        if not published and etag and len(etag) == len(digest):
-            published = etag
-        if published is not None and digest != published:
-            raise EvaluateError(
-                where=f"{file.path} of {file.repo}",
-                problem=f"it has the SHA-256 {digest}, not {published}, so it is "
-                "damaged or was changed",
-                fix="try again",
-            )
-        fetched.replace(path)
-    return digest
-
-
-def _fetched(file: _HubFile, folder: str) -> tuple[Path, str | None]:
-    """Return a file of the hub in a folder, and its ETag."""
-    hub = required("huggingface_hub")
-    where = {
-        "repo_type": "dataset",
-        "revision": file.revision,
-        # The library reads HF_ENDPOINT when it is imported; here it is read at each
-        # call.
-        "endpoint": os.environ.get("HF_ENDPOINT"),
-    }
-    url = hub.hf_hub_url(file.repo, file.path, **where)
-    etag = hub.get_hf_file_metadata(url).etag
-    fetched = hub.hf_hub_download(file.repo, file.path, local_dir=folder, **where)
-    return Path(fetched), etag
+        source = f"{file.repo} on the Hugging Face Hub ({path})"
+    elif name in ELSEWHERE:
+        source = ELSEWHERE[name].source
+    elif name.startswith(ARCHIVED):
+        source = "HELMET's archive (34 GB)"
+    else:
+        return "add the file"
+    fetched_by = "nextlong evaluate data --suite NAME --out FOLDER"
+    return f"it comes from {source}: see {fetched_by}"
