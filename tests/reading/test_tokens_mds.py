@@ -102,6 +102,18 @@ def test_samples_of_text_need_no_tokenizer(tmp_path):
     assert error.value.where.endswith("a.mds")
 
 
+def test_text_goes_before_ids(tmp_path, tokenizer):
+    samples = [
+        [array_bytes(np.array(ids, np.uint16)), text.encode()]
+        for ids, text in zip(with_ends(tokenizer), TEXTS, strict=True)
+    ]
+    encodings = {"input_ids": "ndarray:uint16", "text": "str"}
+    (tmp_path / "a.mds").write_bytes(mds_shard(samples, encodings, [None, None]))
+    assert [item.text for item in read_tokens(tmp_path / "a.mds")] == TEXTS
+    of_ids = read_tokens(tmp_path / "a.mds", text="input_ids", tokenizer=str(tmp_path))
+    assert [item.text for item in of_ids] == TEXTS
+
+
 def test_an_export_has_the_texts_of_its_sequences(own_run):
     """As rows: the parts of a sequence were tokenized one by one, so as documents they are rejected."""
     run = nextlong.open(own_run)

@@ -123,9 +123,14 @@ class _Shard:
             ) from None
 
     def id_column(self, source: Source) -> str | None:
-        """Return the column of ids: the source's `text`, or one of the usual names."""
+        """Return the column of ids: the source's `text`, or one of the usual names.
+
+        None if the source's column holds text.
+        """
         for name in (*source.text_columns, *_ID_COLUMNS):
             kind = self.encodings.get(name, "").partition(":")[0]
+            if kind == "str":
+                return None
             if kind in ("ndarray", "bytes"):
                 return name
         return None

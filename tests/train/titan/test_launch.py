@@ -79,7 +79,9 @@ def test_the_engine_of_several_devices(
     assert started == [engine]
 
 
-@pytest.mark.parametrize("name", ["paper-128k", "paper-512k", "authors-512k"])
+@pytest.mark.parametrize(
+    "name", ["paper-128k", "paper-512k", "authors-64k", "authors-512k"]
+)
 def test_presets_can_be_trained(name):
     from nextlong.train.recipe import check_supported, recipe_from
     from nextlong.train.titan import launch
