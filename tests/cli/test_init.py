@@ -317,8 +317,15 @@ def test_lengths_and_numbers_are_proposed_from_the_documents(folder):
     new = new_recipe(folder / "my.yaml", ["long.jsonl"], tokenizer="400")
     long, proposed = new.recipe, new.proposal
     assert (
-        4 <= long.compose.target_tokens * 30 / proposed.tokens < 8
+        2 <= long.compose.target_tokens * 30 / proposed.tokens < 4
     )  # room for a document's negatives
+    # Where the documents are too few for this length, init says what a run would.
+    told = notes_of(folder, "long.jsonl")
+    assert any("of the corpus's 30 documents" in note for note in told)
+    assert not any("of the corpus's" in note for note in notes_of(folder, "a.jsonl"))
+    # A size of chunks that is not the default is said with its reason.
+    told = notes_of(folder, "short.jsonl")
+    assert any(note.startswith("chunk.max_chars: 64, so that ") for note in told)
     (folder / "few.jsonl").write_text(rows[0])
     assert (
         new_recipe(folder / "my.yaml", ["few.jsonl"], tokenizer="400").proposal is None
@@ -799,7 +806,7 @@ def test_rejected_records_are_named_with_their_reason(folder):
     ]
     rows[3], rows[7] = '{"text": "cut', '{"text": 5}'
     (folder / "a.jsonl").write_text("\n".join(rows))
-    told = notes_of(folder, "a.jsonl")[-1]
+    told = notes_of(folder, "a.jsonl")[-2]
     assert "rejected (1.0%): a.jsonl:4 (broken JSON: " in told
     assert "a.jsonl:8 (text " in told
 

@@ -63,6 +63,7 @@ from nextlong.runs.statistics.after_last import (
     three_chunk_chars,
 )
 from nextlong.runs.statistics.thresholds import THRESHOLDS
+from nextlong.runs.statistics.warnings import small_corpus
 from nextlong.sequences.tokenizer import Ends, find_ends_of
 from nextlong.text import Json, counted
 
@@ -112,8 +113,9 @@ _MAX_TOKENS: Final = 131_072
 _MIN_EXTENDABLE: Final = 0.1  # of the documents, which have two chunks or more
 _MIN_LEFT: Final = 0.1  # of the extendable documents, by compose.min_meta_chunks
 _FEW_EXTENDABLE: Final = 0.25  # of the documents, which is worth a note
-# A sequence is this many times as long as the median extended document.
-_ROOM: Final = 4
+# A sequence is at least this many times as long as the median extended document, also
+# where the corpus is small for it.
+_ROOM: Final = 2
 _DOCUMENTS_PER_CHUNK: Final = 0.8  # in a sequence; 0.46 to 0.81 in seven corpora
 _USES: Final = 2.0  # of a chunk, on average
 _MAX_SEQUENCES: Final = 1_000  # of a first run
@@ -157,7 +159,9 @@ class _Proposal:
     reject_share: float
     first_rejects: Sequence[Reject] = ()
     min_chunks: _MinChunks | None = None
+    short_chunks: str = ""
     few_extendable: str = ""
+    small_corpus: str = ""
 
     def __str__(self) -> str:
         uses = self.sequences * self.target_tokens / self.tokens
@@ -568,9 +572,17 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
     document_chars = _chars_of_documents(samples)
     median_chars = float(np.median(document_chars))
     max_chars = recipe.chunk.max_chars
-    if (document_chars > max_chars).mean() < _MIN_EXTENDABLE:
-        # With this size the median document has three chunks.
+    short_chunks = ""
+    share = (document_chars > max_chars).mean()
+    if share < _MIN_EXTENDABLE:
+        short_chunks = (
+            f"only {share:.0%} of the documents have more than {max_chars:,} characters"
+        )
         max_chars = three_chunk_chars(median_chars)
+        short_chunks = (
+            f"chunk.max_chars: {max_chars}, so that the median document has three "
+            f"chunks; {short_chunks}"
+        )
     options = recipe.chunk.model_dump() | {"max_chars": max_chars}
     chunks, weights = _chunks_of_documents(samples, options)
 
@@ -593,6 +605,11 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
     from_documents = min(from_documents, _power_of_two(tokens))
     target_tokens = max(_MIN_TOKENS, from_corpus, from_documents)
     target_tokens = min(_max_tokens(recipe), target_tokens)
+    # Of other documents a sequence takes what its own one leaves.
+    own_tokens = tokens_per_char * _median(document_chars[is_extendable])
+    other_chunks = max(0.0, target_tokens - own_tokens) / chunk_tokens
+    in_sequence = 1 + _DOCUMENTS_PER_CHUNK * other_chunks
+    warning = small_corpus(min(documents, in_sequence), documents)
 
     # Each chunk is used about twice, and no more documents extended than there are.
     sequences = min(_USES * tokens / target_tokens, extendable, _MAX_SEQUENCES)
@@ -622,7 +639,9 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
         reject_share=rejects / max(1, records),
         first_rejects=first_rejects[:_NAMED_FILES],
         min_chunks=min_chunks,
+        short_chunks=short_chunks,
         few_extendable=few_extendable,
+        small_corpus="" if warning is None else warning.message,
     )
 
 
@@ -630,8 +649,12 @@ def _room_for(document_chars: NDArray[np.int64], tokens_per_char: float) -> int:
     """Return a power of two with room for the median of these documents."""
     if not len(document_chars):
         return _MIN_TOKENS
-    room = _ROOM * tokens_per_char * float(np.median(document_chars))
+    room = _ROOM * tokens_per_char * _median(document_chars)
     return 1 << math.ceil(math.log2(room))
+
+
+def _median(chars: NDArray[np.int64]) -> float:
+    return float(np.median(chars)) if len(chars) else 0.0
 
 
 def _max_tokens(recipe: Recipe) -> int:
@@ -734,8 +757,13 @@ def _proposal_notes(proposal: _Proposal) -> Iterator[str]:
     yield str(proposal)
     if proposal.min_chunks is not None:
         yield str(proposal.min_chunks)
-    if proposal.few_extendable:
-        yield proposal.few_extendable
+    for note in (
+        proposal.short_chunks,
+        proposal.few_extendable,
+        proposal.small_corpus,
+    ):
+        if note:
+            yield note
 
 
 def _split_notes(source: Source) -> Iterator[str]:
