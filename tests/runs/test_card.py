@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from nextlong.engine import runner
 from nextlong.export.formats.base import format_of
-from nextlong.methods.base import NEXTLONG
+from nextlong.methods.base import NEXTLONG, Method
+from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe
 from nextlong.runs import export as runs_export
 from nextlong.runs.card import Laid, Split, card, front_matter
@@ -146,7 +147,7 @@ FACTS = {
     "laid": [Laid(format_of("parquet"), SPLITS, 1024)],
     "splits": SPLITS,
     "left_out": (0, 0),
-    "methods": {"nextlong": Layout.EXTENDED},
+    "methods": {"nextlong": "hard"},
     "target_tokens": [1024],
     "tokenizer": "meta-llama/Meta-Llama-3-8B",
     "vocabulary": 128_256,
@@ -317,7 +318,7 @@ def test_other_methods_are_not_told_as_hard_negatives():
 
 def test_a_mix_of_methods_names_each():
     matter, page = parsed(
-        FACTS | {"methods": {"nextlong": Layout.EXTENDED, "iclm": Layout.CONCATENATED}}
+        FACTS | {"methods": {"nextlong": "hard", "iclm": Layout.CONCATENATED}}
     )
     assert matter["tags"][-2:] == ["method:nextlong", "method:iclm"]
     assert "Those of `nextlong` are one short document cut into chunks" in page
@@ -380,3 +381,29 @@ def test_the_hubs_own_class_reads_the_same_front_matter():
         hub_card = DatasetCard(card(facts))
         assert hub_card.data.to_dict() == front_matter(facts)
         assert hub_card.text == parsed(facts)[1]
+
+
+@pytest.mark.parametrize(
+    ("methods", "is_hard"),
+    [
+        ({"nextlong": "hard"}, True),
+        # Of random negatives, or of a method of another package.
+        ({"other": "extended"}, False),
+        ({"standard": "concatenated"}, False),
+    ],
+)
+def test_hard_negatives_are_claimed_of_what_a_search_found(methods, is_hard):
+    page = parsed(FACTS | {"methods": methods, "citations": []})[1]
+    assert ("hard negatives" in page) is is_hard
+    # And no paper is cited that is not that of the method.
+    assert "## Cite" not in page
+    assert "2501.12766" not in page
+
+
+def test_a_card_cites_the_paper_of_its_method():
+    page = parsed(FACTS)[1]
+    assert f"see {NEXTLONG.title} (arXiv {NEXTLONG.arxiv})" in page
+    assert NEXTLONG.bibtex() in page
+    for name in ("nextlong", "standard", "quest"):
+        citation = METHODS.load(name, Method).citation
+        assert (citation == NEXTLONG) is (name == "nextlong")

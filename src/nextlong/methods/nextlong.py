@@ -8,7 +8,7 @@ drafts.
 from __future__ import annotations
 
 from nextlong.engine.step import Step
-from nextlong.methods.base import ChunkMethod, Need
+from nextlong.methods.base import NEXTLONG, ChunkMethod, Need
 from nextlong.recipe import Recipe, Section
 from nextlong.schemas import Layout
 
@@ -23,6 +23,7 @@ class _Nextlong(ChunkMethod[Section]):
     layout = Layout.EXTENDED
     needs = frozenset({Need.CHUNK_NEIGHBOURS})
     scores = "their meta-chunk"
+    citation = NEXTLONG
 
     def steps(
         self,

@@ -15,7 +15,7 @@ from functools import cache, partial
 from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jinja2
 import xxhash
@@ -26,15 +26,18 @@ from nextlong.engine import store
 from nextlong.export.arrange import fill, percent
 from nextlong.export.formats.base import Format, format_of
 from nextlong.export.publish import ExportFile
-from nextlong.methods.base import NEXTLONG, Citation, method_of
+from nextlong.methods.base import Citation, Method, Need, method_of
 from nextlong.methods.partition import describe_partition
 from nextlong.plugins import FORMATS
+from nextlong.recipe import Recipe
+from nextlong.recipe.keys import NEGATIVES
 from nextlong.recipe.text import as_yaml
 from nextlong.runs import data_folder
 from nextlong.runs.exported import Exported, fingerprints_of
 from nextlong.runs.public_recipe import hub_name, public_model, public_recipe
 from nextlong.runs.statistics.stats import DependenceStats, Setting, Stats, Tasks
 from nextlong.runs.statistics.tally import Spread
+from nextlong.schemas import Layout
 from nextlong.text import Json, public_name
 
 _SIZE_BOUNDS: Final = [
@@ -158,10 +161,10 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
     # Several runs of a mix may share a method; each is named and cited once.
     methods = [method_of(run.recipe) for run in runs]
     layouts = {}
-    citations = [NEXTLONG]
+    citations = []
     for run, method in zip(runs, methods, strict=True):
-        layouts[run.recipe.compose.method] = method.layout
-        if method.citation:
+        layouts[run.recipe.compose.method] = _layout(method, run.recipe)
+        if method.citation is not None:
             citations.append(method.citation)
     tokenizer = written.done["tokenizer"].result(TokenizerResult)
     trained = "byte-level BPE trained on the corpus"
@@ -186,6 +189,20 @@ def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
         "statistics": _statistics(written, tokenizer),
         "warnings": _warnings(written, name),
     }
+
+
+def _layout(method: Method[Any], recipe: Recipe) -> str:
+    """Return the layout of a method's sequences, as the card describes it.
+
+    Of extended ones: "hard" if their negatives are what a search found, "mixed" if some
+    are.
+    """
+    is_extended = method.layout is Layout.EXTENDED
+    if not is_extended or Need.CHUNK_NEIGHBOURS not in method.needs:
+        return method.layout.value
+    names = {"retrieved": "hard", "both": "mixed"}
+    origin = NEGATIVES[recipe.compose.negatives].origin
+    return names.get(origin, method.layout.value)
 
 
 def _splits(written: Exported, name: str, below: Mapping[str, str]) -> list[Split]:
@@ -268,7 +285,7 @@ def _warnings(written: Exported, name: str) -> list[str]:
 def card(facts: Json) -> str:
     """Return the README.md of an export: card.md, filled in."""
     matter = as_yaml(front_matter(facts))
-    text = _template().render(facts=facts, matter=matter, paper=NEXTLONG, fill=fill)
+    text = _template().render(facts=facts, matter=matter, fill=fill)
     return text + "\n"
 
 
