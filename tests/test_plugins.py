@@ -253,3 +253,101 @@ def test_a_name_that_two_modules_of_the_folder_declare_is_an_error(
     ) as caught:
         Registry("format", "twice", "FORMAT", "twice").names()
     assert caught.value.where == "format 'b'"
+
+
+RAISES = (
+    SOUND
+    + """
+
+_draft = type(METHOD).draft
+
+
+def _failing(self, documents, options, request):
+    return {}["a key that is missing"]
+
+
+type(METHOD).draft = _failing
+"""
+)
+OUT_OF_RANGE = (
+    SOUND
+    + """
+
+_draft = type(METHOD).draft
+
+
+def _too_many(self, documents, options, request):
+    drafted = _draft(self, documents, options, request)
+    first = drafted.drafts[0]
+    chunks = np.full(len(first.documents), 1000)
+    return dataclasses.replace(drafted, drafts=[first._replace(chunks=chunks)])
+
+
+import dataclasses
+
+import numpy as np
+
+type(METHOD).draft = _too_many
+"""
+)
+
+
+def test_an_exception_of_a_plug_in_names_it_and_its_place(
+    bring, recipe_for, started, tmp_path, capsys
+):
+    bring(RAISES)
+    path = tmp_path / "r.yaml"
+    settings = ("compose.method=longest", "executor=serial")
+    run = started(tmp_path / "run")
+    path.write_text(recipe_for(run, *settings).dump(), encoding="utf-8")
+    assert main(["run", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert "method 'longest' of the distribution more-methods 1.2: KeyError: " in err
+    assert "more_methods.py, line " in err
+    assert ", in _failing)" in err
+    assert "Traceback" not in err
+    assert main(["run", str(path), "-v"]) == 2
+    err = capsys.readouterr().err
+    assert 'return {}["a key that is missing"]' in err
+    assert "Traceback" in err
+
+
+def test_a_draft_of_chunks_that_do_not_exist_is_refused(
+    bring, recipe_for, started, tmp_path
+):
+    bring(OUT_OF_RANGE)
+    run = started(tmp_path / "run")
+    settings = recipe_for(run, "compose.method=longest", "executor=serial")
+    with pytest.raises(PluginError, match="takes 1000 chunks of document "):
+        nextlong.pipeline.run(settings)
+
+
+def test_a_run_outlives_its_plug_in(
+    bring, recipe_for, started, tmp_path, capsys, monkeypatch
+):
+    bring(SOUND)
+    path = tmp_path / "r.yaml"
+    run = str(started(tmp_path / "run"))
+    path.write_text(recipe_for(run, "executor=serial").dump(), encoding="utf-8")
+    assert main(["run", str(path), "--set", "compose.method=longest"]) == 0
+    assert main(["run", str(path), "--set", "compose.method=standard"]) == 0
+    module = tmp_path / "more-methods" / "more_methods.py"
+    capsys.readouterr()
+    for fault in ("raise ImportError('no such library')", None):
+        if fault is None:
+            # Uninstalled.
+            monkeypatch.setattr(
+                sys, "path", [one for one in sys.path if "more-methods" not in one]
+            )
+        else:
+            module.write_text(fault, encoding="utf-8")
+        monkeypatch.delitem(sys.modules, "more_methods", raising=False)
+        assert main(["list", run]) == 0
+        assert "compose.method=" in capsys.readouterr().out
+        assert main(["peek", f"{run}@longest"]) == 2
+        err = capsys.readouterr().err
+        assert "method 'longest'" in err
+        assert "gc" not in err
+    assert err.endswith(
+        "which is not installed; install the package that it comes from\n"
+    )

@@ -97,7 +97,12 @@ class RunError(NextlongError):
 
 
 class PluginError(NextlongError):
-    """An extension from another distribution cannot be loaded, or is not valid."""
+    """An extension from another distribution cannot be loaded, or has failed.
+
+    traceback: of its exception, if it raised one
+    """
+
+    traceback: str = ""
 
 
 class ExportError(NextlongError):

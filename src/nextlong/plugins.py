@@ -14,7 +14,8 @@ import importlib
 import pkgutil
 import re
 import sys
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import util
@@ -77,13 +78,13 @@ class Registry:
 
         Raises PluginError for a duplicate name.
         """
-        outside = sorted(self._from_outside())
+        outside = sorted(self.outside())
         for name in outside:
             self._check_unique(name)
         return [*self.built_in, *outside]
 
     def __contains__(self, name: object) -> bool:
-        return name in self.built_in or name in self._from_outside()
+        return name in self.built_in or name in self.outside()
 
     def origin(self, name: str) -> str:
         """Return the origin of an extension: "nextlong", or another distribution.
@@ -92,7 +93,7 @@ class Registry:
         """
         if name in self.built_in:
             return "nextlong"
-        return _distribution(self._from_outside()[name][0])
+        return _distribution(self.outside()[name][0])
 
     def load(self, name: str, expected: type[_DeclaredT]) -> _DeclaredT:
         """Return the object that an extension declares.
@@ -122,6 +123,7 @@ class Registry:
         `expected` type, or two have the same name.
         """
         found: dict[str, Any] = {}
+        modules: dict[str, str] = {}
         for name in self.names():
             declared = self._declared(name)
             # A NamedTuple is one declaration.
@@ -135,8 +137,14 @@ class Registry:
                     )
                 own_name = getattr(declaration, "name", name)
                 if own_name in found:
-                    raise self.broken(name, f"declares a second {own_name!r}")
+                    other = modules[own_name]
+                    raise self.broken(
+                        name,
+                        f"declares the {self.kind} {own_name!r}, which {other!r} of "
+                        f"{self.origin(other)} declares, too",
+                    )
                 found[own_name] = declaration
+                modules[own_name] = name
         return found
 
     def broken(self, name: str, reason: str) -> PluginError:
@@ -163,7 +171,7 @@ class Registry:
         if name in self.built_in:
             module, attribute = self.built_in[name]
             return getattr(importlib.import_module(module), attribute)
-        point = self._from_outside()[name][0]
+        point = self.outside()[name][0]
         # A foreign module may raise anything when it is imported.
         try:
             return point.load()
@@ -173,7 +181,7 @@ class Registry:
             ) from error
 
     def _check_unique(self, name: str) -> None:
-        owners = [_distribution(point) for point in self._from_outside().get(name, ())]
+        owners = [_distribution(point) for point in self.outside().get(name, ())]
         others = " and ".join(owners)
         if name in self.built_in and owners:
             raise PluginError(
@@ -188,7 +196,8 @@ class Registry:
                 fix="uninstall all but one of them",
             )
 
-    def _from_outside(self) -> Mapping[str, list[EntryPoint]]:
+    def outside(self) -> Mapping[str, list[EntryPoint]]:
+        """Return the entry points of other distributions by name."""
         return _entry_points(self.group, tuple(sys.path))
 
 
@@ -238,3 +247,49 @@ TASKS: Final = Registry(
     "evaluation task", "nextlong.evaluate.tasks", "TASKS", "nextlong.tasks"
 )
 TRAINERS: Final = Registry("trainer", "nextlong.train", "TRAINER", "nextlong.trainers")
+_REGISTRIES: Final = (
+    METHODS,
+    FORMATS,
+    INPUT_FORMATS,
+    ENCODERS,
+    INDEXES,
+    TASKS,
+    TRAINERS,
+)
+
+
+def fault_of(error: Exception) -> PluginError | None:
+    """Return the error for an exception in the code of another distribution.
+
+    None for any other exception. The place is that of the innermost frame of an
+    extension, because the library that it called is seldom at fault.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    modules = [
+        str(frame.f_globals.get("__name__", ""))
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    ]
+    for frame, module in zip(reversed(frames), reversed(modules), strict=True):
+        owner = next(_extensions_in(module.partition(".")[0]), None)
+        if owner is not None:
+            fault = PluginError(
+                where=owner,
+                problem=(
+                    f"{type(error).__name__}: {error} ({frame.filename}, line "
+                    f"{frame.lineno}, in {frame.name})"
+                ),
+                fix="report it to the authors of that distribution; -v shows the "
+                "traceback",
+            )
+            fault.traceback = "".join(traceback.format_exception(error))
+            return fault
+    return None
+
+
+def _extensions_in(package: str) -> Iterator[str]:
+    """Yield the extensions that other distributions declare in a package."""
+    for registry in _REGISTRIES:
+        for name, points in registry.outside().items():
+            if points[0].module.partition(".")[0] == package:
+                distribution = _distribution(points[0])
+                yield f"{registry.kind} {name!r} of the distribution {distribution}"

@@ -612,8 +612,16 @@ def test_a_run_that_nobody_reads_does_not_end_as_if_it_were_done(folder):
     )
     assert (done.returncode, done.stderr) == (
         141,
-        "stopped, because the output was closed; finished steps are kept\n",
+        "stopped, because the output was closed; finished steps are kept, run the same "
+        "command again to resume\n",
     )
+    # Nothing is kept of what has no steps.
+    command = f"{sys.executable} -m nextlong verify {folder}/run | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 141
+    assert done.stderr == "stopped, because the output was closed\n"
 
 
 def test_conversations_given_as_a_run_are_told_their_option(call, tmp_path):

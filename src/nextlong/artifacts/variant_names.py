@@ -11,6 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +24,7 @@ from nextlong.artifacts.variant_records import (
     seen_from_run,
     variants,
 )
-from nextlong.errors import RecipeError
+from nextlong.errors import PluginError, RecipeError
 from nextlong.plugins import ENCODERS, FORMATS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import options_class
@@ -46,8 +47,8 @@ def _settings_of(recipe: Mapping[str, Any]) -> Json:
     try:
         # This adds the defaults of new keys.
         identity: Mapping[str, Any] = Recipe.from_dict(recipe).identity()
-    except RecipeError:
-        # Of another version, or with an extension that is no longer installed.
+    except (RecipeError, PluginError):
+        # Of another version, or with an extension that is broken or not installed.
         identity = recipe
     return dict(flattened(identity))
 
@@ -79,8 +80,9 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
         registry = ENCODERS if section.startswith("encoder.") else METHODS
         name = section.removeprefix("encoder.")
         if name in registry:
-            options = options_class(registry, name)()
-            defaults |= dict(flattened(options.identity(), section))
+            with suppress(PluginError):
+                options = options_class(registry, name)()
+                defaults |= dict(flattened(options.identity(), section))
     ours_with_defaults = defaults | ours
     theirs_with_defaults = defaults | theirs
     absent = object()  # unlike every value, None too

@@ -13,6 +13,7 @@ import importlib
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeAlias
@@ -20,9 +21,9 @@ from typing import Any, Final, NoReturn, TypeAlias
 import nextlong
 from nextlong.cli import evaluate_options
 from nextlong.cli.argument_types import add_verbose, amount, count, words
-from nextlong.errors import NextlongError
+from nextlong.errors import NextlongError, PluginError
 from nextlong.export.mixture import MIXTURES, ORDERS
-from nextlong.plugins import FORMATS
+from nextlong.plugins import FORMATS, fault_of
 
 _Command: TypeAlias = Callable[..., argparse.ArgumentParser]
 _Add: TypeAlias = Callable[..., argparse.Action]
@@ -62,16 +63,19 @@ _JSON_HELP: Final = {
     "view": "print the address as JSON",
 }
 # Nothing is lost if the output of these commands is cut.
-_READ_ONLY = frozenset({"compare", "doctor", "list", "peek", "plan", "stats"})
+_READ_ONLY = frozenset(
+    {"compare", "completion", "doctor", "list", "peek", "plan", "stats"}
+)
 _RESUME = "run the same command again to resume"
-_STEPS_KEPT = f"stopped; finished steps are kept, {_RESUME}"
-_STOPPED = {
+_STEPS_KEPT = f"finished steps are kept, {_RESUME}"
+# What is kept of a command that was stopped.
+_KEPT = {
     "demo": _STEPS_KEPT,
     "export": _STEPS_KEPT,
     "run": _STEPS_KEPT,
     "sweep": _STEPS_KEPT,
-    "evaluate": f"stopped; finished samples are kept, {_RESUME}",
-    "train": f"stopped; {_RESUME} from the last checkpoint, if there is one",
+    "evaluate run": f"finished samples are kept, {_RESUME}",
+    "train": f"{_RESUME} from the last checkpoint, if there is one",
 }
 
 
@@ -86,31 +90,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Imported only now: a command line that is wrong is refused without them.
     from nextlong.engine.executor import Terminated, sigterm_raises
 
+    name = args.name_of_command
+    if name == "evaluate":
+        name = f"{name} {args.name_of_subcommand}"
     code: int | None = None
     try:
         with sigterm_raises():
             code = _function_of(args.command)(args)
             sys.stdout.flush()
-    except NextlongError as error:
-        return _print_and_return(str(error), _USER_MISTAKE, label="error: ")
     except BrokenPipeError:
         # The reader, for example `head`, has stopped reading.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        if args.name_of_command not in _READ_ONLY:
-            message = "stopped, because the output was closed; finished steps are kept"
-            return _print_and_return(message, _UNREAD)
-    except (OSError, ValueError) as error:
-        mistake = _mistake_in_path(error)
-        if mistake is None:
-            raise
-        return _print_and_return(mistake, _USER_MISTAKE, label="error: ")
+        if name not in _READ_ONLY:
+            return _stopped("stopped, because the output was closed", name, _UNREAD)
     except KeyboardInterrupt as stop:
-        message = _STOPPED.get(args.name_of_command, "stopped")
         if isinstance(stop, Terminated):
-            return _print_and_return(message, _TERMINATED)
+            return _stopped("stopped", name, _TERMINATED)
         print("\n", end="", file=sys.stderr)  # after the ^C of the terminal
-        return _print_and_return(message, _INTERRUPTED)
+        return _stopped("stopped", name, _INTERRUPTED)
+    except Exception as error:
+        return _mistake(error, is_verbose=args.verbose)
     return code or 0
+
+
+def _stopped(message: str, name: str, code: int) -> int:
+    """Say that a command was stopped, and what is kept; return the exit code."""
+    kept = _KEPT.get(name)
+    return _print_and_return(f"{message}; {kept}" if kept else message, code)
+
+
+def _mistake(error: Exception, *, is_verbose: bool) -> int:
+    """Say what the user can fix, and return the exit code; raise any other error."""
+    shown = error if isinstance(error, NextlongError) else fault_of(error)
+    if shown is None and isinstance(error, OSError | ValueError):
+        mistake = _mistake_in_path(error)
+        if mistake is not None:
+            return _print_and_return(mistake, _USER_MISTAKE, label="error: ")
+    if shown is None:
+        raise error
+    if is_verbose:
+        # That of a worker came with the error.
+        of_plugin = shown.traceback if isinstance(shown, PluginError) else ""
+        sys.stderr.write(of_plugin or "".join(traceback.format_exception(error)))
+    return _print_and_return(str(shown), _USER_MISTAKE, label="error: ")
 
 
 def _function_of(command: str) -> Callable[[argparse.Namespace], int | None]:

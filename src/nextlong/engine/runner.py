@@ -24,7 +24,8 @@ from nextlong.engine import store
 from nextlong.engine.executor import Executor, Resources, peak_from_now
 from nextlong.engine.progress import Clock, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Join, Step, Task, Work
-from nextlong.errors import RunError
+from nextlong.errors import NextlongError, RunError
+from nextlong.plugins import fault_of
 from nextlong.text import Json
 
 _RECORDED_PACKAGES = (
@@ -348,6 +349,19 @@ class _Running:
         return Artifact(step.name, self._folder, manifest)
 
 
+def _result_of(task: Task, out: Path) -> Json:
+    """Run a task; an exception in a plug-in's code is that plug-in's."""
+    try:
+        return task(out).model_dump(mode="json")
+    except (NextlongError, MemoryError, OSError):
+        raise
+    except Exception as error:
+        fault = fault_of(error)
+        if fault is None:
+            raise
+        raise fault from None
+
+
 def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
     """Run one task in a private folder, and move its files into the folder of the step.
 
@@ -368,7 +382,7 @@ def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
         try:
             work.mkdir()
             peak_bytes = peak_from_now()
-            result = task(work / f"part-{index:05d}").model_dump(mode="json")
+            result = _result_of(task, work / f"part-{index:05d}")
             return store.commit_part(
                 work,
                 folder,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from functools import cache
 
@@ -74,8 +75,10 @@ def _check_known(
                 fix="docs/evaluate/import.md has the commands",
             )
         noun = "suite" if option == "--suite" else "task"
+        fix = f"choose from {', '.join(known)}"
+        near = difflib.get_close_matches(name, known, n=1)
+        if near:
+            fix = f"did you mean {near[0]!r}? Or {fix}"
         raise EvaluateError(
-            where=f"{option} {name}",
-            problem=f"unknown {noun}",
-            fix=f"choose from {', '.join(known)}",
+            where=f"{option} {name}", problem=f"unknown {noun}", fix=fix
         )

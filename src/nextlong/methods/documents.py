@@ -491,6 +491,7 @@ def _write_drafts(
     members: NDArray[np.int64],
 ) -> None:
     """Write the drafts to files of `_ROWS_PER_FILE`; an empty one for no drafts."""
+    chunk_counts = rows["chunks"][members]
     firsts = range(0, max(1, len(drafts)), _ROWS_PER_FILE)
     for index, first in enumerate(firsts):
         path = f"{out}.{index:05d}.drafts.arrow"
@@ -499,9 +500,41 @@ def _write_drafts(
             pa.ipc.new_file(sink, schemas.DRAFTS) as writer,
         ):
             for draft in drafts[first : first + _ROWS_PER_FILE]:
+                _check_draft(method, chunk_counts, draft)
                 row = _draft_row(method, rows[members[draft.documents]], draft)
                 batch = pa.RecordBatch.from_pylist([row], schema=schemas.DRAFTS)
                 writer.write_batch(batch)
+
+
+def _check_draft(
+    method: DocumentMethod[Section], chunk_counts: NDArray[np.int64], draft: Draft
+) -> None:
+    """Raise PluginError for a draft of documents or chunks that do not exist.
+
+    `chunk_counts` has shape (n,): the chunks of each document that the method was
+    given.
+    """
+    documents = draft.documents
+    problem = ""
+    if len(documents) == 0:
+        problem = "has no documents"
+    elif documents.min() < 0 or documents.max() >= len(chunk_counts):
+        problem = f"names a document that is not among the {len(chunk_counts):,}"
+    elif draft.chunks is not None:
+        # (d,): the distinct documents, and the chunks of all parts of each.
+        distinct, part_of = np.unique(documents, return_inverse=True)
+        used = np.bincount(part_of, weights=draft.chunks).astype(np.int64)
+        excess = used - chunk_counts[distinct]
+        most = int(np.argmax(excess))
+        if draft.chunks.min() < 1:
+            problem = "has a part without chunks"
+        elif excess[most] > 0:
+            problem = (
+                f"takes {used[most]} chunks of document {distinct[most]}, which has "
+                f"{chunk_counts[distinct[most]]}"
+            )
+    if problem:
+        raise METHODS.broken(method.name, f"made a draft that {problem}")
 
 
 def _draft_row(

@@ -171,7 +171,7 @@ def exported(written: Exported) -> Facts:
     for warning in written.warnings(*recipe.export.formats):
         facts.append(("warning", str(warning)))
     if recipe.export.push is not None:
-        facts.append(("pushed to", recipe.export.push))
+        facts.append(("copied to", recipe.export.push))
     if rows.left_out:
         facts.append(("left out", _left_out(rows)))
     return facts

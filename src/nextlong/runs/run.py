@@ -37,7 +37,7 @@ from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
 from nextlong.picture import before_after, pieces
 from nextlong.picture.pieces import clean
-from nextlong.plugins import FORMATS
+from nextlong.plugins import ENCODERS, FORMATS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.runs import data_folder
 from nextlong.text import Json
@@ -115,13 +115,34 @@ class Run:
         try:
             self.recipe = Recipe.from_dict(self.variant.recipe, origin=str(self.record))
         except RecipeError as error:
-            raise self._of_earlier_version(error) from None
+            raise self._without_plugin() or self._of_earlier_version(error) from None
         # Sizes are compared, not bytes: hashing would read every file of the run.
         self.steps = {
             name: open_done(name, self.path / folder, trust="size")
             for name, folder in self.variant.steps.items()
         }
         self.sequences_per_part = self.variant.sequences_per_part
+
+    def _without_plugin(self) -> RunError | None:
+        """Return the error for a run whose plug-in is not installed, if it is one."""
+        recipe = self.variant.recipe
+        encoder = str(recipe.get("encoder", {}).get("model", "")).partition(":")[0]
+        named = [
+            (METHODS, str(recipe.get("compose", {}).get("method", ""))),
+            (ENCODERS, encoder.replace("-", "_")),
+            *((FORMATS, name) for name in recipe.get("export", {}).get("formats", ())),
+        ]
+        for registry, name in named:
+            if name and name not in registry:
+                return RunError(
+                    where=self.variant.named,
+                    problem=(
+                        f"it was made with the {registry.kind} {name!r}, which is "
+                        "not installed"
+                    ),
+                    fix="install the package that it comes from",
+                )
+        return None
 
     def _of_earlier_version(self, error: RecipeError) -> RunError:
         """Return the error for a recipe that is no longer valid."""

@@ -19,7 +19,7 @@ from typing import Final, Literal
 from nextlong.artifacts import variant_names, variant_records
 from nextlong.artifacts.variant_records import Variant
 from nextlong.engine import store
-from nextlong.errors import RunError
+from nextlong.errors import PluginError, RunError
 from nextlong.runs import card, data_folder
 from nextlong.runs.run import Run
 from nextlong.sequences.shortfall import why_fewer
@@ -110,8 +110,8 @@ def _why_fewer(variant: Variant) -> str:
     try:
         run = Run(variant.named)
         return "; ".join(why_fewer(run.recipe.compose, run.steps))
-    except (RunError, KeyError):
-        # A step is damaged; `nextlong verify` reports it.
+    except (RunError, PluginError, KeyError):
+        # A step is damaged, as `nextlong verify` reports, or a plug-in.
         return _UNREADABLE
 
 

@@ -34,6 +34,7 @@ from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, StoredRun
 _MIN_COSINE = 0.999  # half precision moves a cosine by less than 0.001
 _LENGTH_TOLERANCE = 0.01
 _TOLERANCE = 1e-3
+_SCORES = "scores are cosines"
 _BLOCK_ROWS = 32_768
 _TEXTS_AT_ONCE = 4096
 _QUERIES_AT_ONCE = 1024
@@ -173,6 +174,12 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
         candidates.not_needed = f"{run.layout} sequences have none"
         return [_check_document_scores(run), *_check_partitions(run), candidates]
     nearest = CheckOutcome("negatives are the nearest unused", "meta-chunks")
+    # A method of another package may need no vectors.
+    if "embed" not in run.steps:
+        scores = CheckOutcome(_SCORES, "negatives")
+        for outcome in (scores, candidates, nearest):
+            outcome.not_needed = "this run has no vectors"
+        return [scores, candidates, nearest]
     scores, meta_chunks = _check_scores_and_draw(run)
     # Negatives of other kinds are not mined.
     if "mine" not in run.steps:
@@ -337,7 +344,7 @@ def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChun
 
     Both in one pass over the sequences.
     """
-    outcome = CheckOutcome("scores are cosines", "negatives")
+    outcome = CheckOutcome(_SCORES, "negatives")
     # Count first, so that the sample is drawn before any sequence is resolved.
     total = 0
     for bare in run.bare_sequences():
