@@ -75,7 +75,7 @@ def settings(*names, lengths=(8192,), folder=None):
         ),
         (
             lambda: chosen([], ["vts"]),
-            f"--tasks vts: unknown task; choose from {', '.join(MEASURED)}",
+            f"--tasks vts: unknown task; did you mean 'vt'? Or choose from {', '.join(MEASURED)}",
         ),
         (
             lambda: chosen(["longbench-v2"], []),

@@ -129,13 +129,17 @@ def test_without_a_choice_every_task_and_probe_is_meant_in_the_order_of_the_repo
 @pytest.mark.parametrize(
     ("suites", "tasks", "told"),
     [
-        (["rulers"], [], "--suite rulers: unknown suite; choose from attention, "),
+        (
+            ["rulers"],
+            [],
+            "--suite rulers: unknown suite; did you mean 'ruler'? Or choose from attention, ",
+        ),
         (
             ["ruler"],
             ["needle"],
             "--tasks needle: unknown task; choose from niah_single_1, ",
         ),
-        ([], ["vts"], "--tasks vts: unknown task; choose from "),
+        ([], ["vts"], "--tasks vts: unknown task; did you mean 'vt'? Or choose from "),
     ],
 )
 def test_a_name_that_is_neither_is_told_with_those_there_are(suites, tasks, told):

@@ -129,6 +129,14 @@ def test_a_negative_that_is_not_the_nearest_free_one(run):
     assert "is unused" in breaches(run, "search", sample=ALL)[check_names.NEAREST]
 
 
+def test_an_extended_run_without_vectors_has_nothing_to_search(shared_run):
+    stored = StoredRun(shared_run)
+    del stored.steps["embed"]
+    assert {one.not_needed for one in check_search(stored)} == {
+        "this run has no vectors"
+    }
+
+
 def test_negatives_that_are_not_mixed_as_the_recipe_says(recipe_for, started, tmp_path):
     sizes = ("compose.sequences=4", "compose.target_tokens=1024", "mine.candidates=60")
     pipeline.run(recipe_for(started(tmp_path / "run"), *sizes))
