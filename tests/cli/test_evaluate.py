@@ -11,7 +11,7 @@ from tests.support.evaluation_data import word_tokenizer
 
 import nextlong
 from nextlong.cli.main import main
-from nextlong.evaluate import run
+from nextlong.evaluate import engines, run
 from nextlong.evaluate.results import ModelResults
 from nextlong.runs.statistics.measure import measure
 
@@ -61,10 +61,6 @@ def test_a_report_of_no_results_is_refused(capsys):
         ),
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),
         (
-            ["m", "--tasks", "qa_1"],
-            "ruler/squad.json (in the folder that --data names): it is missing",
-        ),
-        (
             ["./m", "--tasks", "qa_1"],
             "./m: it does not exist",
         ),
@@ -96,10 +92,9 @@ def test_a_mistake_is_told_with_its_cure(
     assert not list(tmp_path.iterdir())
 
 
-def test_the_missing_files_of_all_tasks_are_told(capsys):
-    told = refused(
-        capsys, "m", "--url", "http://127.0.0.1:9/v1", "--tasks", "qa_1,qa_2"
-    )
+def test_the_missing_files_of_all_tasks_are_told(tmp_path, capsys):
+    url = ("--url", "http://127.0.0.1:9/v1")
+    told = refused(capsys, "m", *url, "--tasks", "qa_1,qa_2", "--data", tmp_path)
     assert "is missing; it comes from SQuAD 2.0's" in told
     assert "is missing; it comes from namlh2004/hotpotqa" in told
 
@@ -225,6 +220,7 @@ def test_a_dry_run_says_what_is_missing_and_the_memory(tmp_path, capsys):
         "10",
         "--dry-run",
     ]
+    arguments += ["--data", str(tmp_path)]
     assert main([*arguments, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr()
     assert "to read: 61,440 tokens at most" in said.out
@@ -261,10 +257,21 @@ def test_the_hours_of_a_dry_run_are_those_of_the_model():
     assert 0.5 < _h100_hours(half, tasks) / _h100_hours(config, tasks) < 0.6
 
 
+@pytest.mark.heavy
+def test_a_wrong_model_is_told_before_missing_data(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    told = refused(capsys, "nosuch/model", "--tasks", "nq", "--out", tmp_path / "r")
+    assert told.startswith("error: nosuch/model: it is not a model")
+    (tmp_path / "empty").mkdir()
+    told = refused(capsys, tmp_path / "empty", "--tasks", "nq")
+    assert f"{tmp_path / 'empty'}: it" in told
+
+
 def test_json_of_a_run_with_a_task_that_cannot_be_asked_has_the_others(
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(run, "opened", lambda _: Oracle(word_tokenizer()))
+    monkeypatch.setattr(engines, "check_model", lambda _: None)
     asked = [
         "evaluate",
         "run",
@@ -279,7 +286,13 @@ def test_json_of_a_run_with_a_task_that_cannot_be_asked_has_the_others(
     ]
     assert main([*asked, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr()
-    scored = {"score": 100.0, "interval": [100.0, 100.0], "n": 2, "refused": 0}
+    scored = {
+        "score": 100.0,
+        "comparable": True,
+        "interval": [100.0, 100.0],
+        "n": 2,
+        "refused": 0,
+    }
     assert json.loads(said.out) == [
         {"model": "Oracle", "task": "json_kv", "length": 512, **scored}
     ]
@@ -302,6 +315,7 @@ def test_a_dry_run_of_a_server_shows_what_is_missing_before_it_refuses(
         "1k",
         "--dry-run",
     ]
+    asked += ["--data", str(tmp_path)]
     assert main([*asked, "--out", str(tmp_path / "out"), *more]) == 2
     said = capsys.readouterr()
     assert "missing: ruler/squad.json" in " ".join(said.out.split())

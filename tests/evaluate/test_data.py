@@ -405,3 +405,24 @@ def test_every_file_of_the_hub_belongs_to_a_task():
     pinned = [file for file in data.HUB.values() if file.repo.startswith("openai/")]
     assert len(pinned) == 6
     assert all(len(file.sha256) == 64 and len(file.revision) == 40 for file in pinned)
+
+
+def test_without_a_folder_the_documentation_of_python_stands_for_four_files(tmp_path):
+    none = DataFiles(None)
+    for name in (data.ESSAYS, data.HAYSTACK, data.SQUAD, data.HOTPOTQA):
+        assert none.source(name) == data.DEMO
+        assert DataFiles(tmp_path).source(name) == name
+    assert none.has(data.DEMO)
+    assert "json.dumps(obj" in none.text(data.DEMO)
+    assert len(none.hash(data.DEMO)) == 32
+    assert not none.has(none.source("icl/trec/TREC_10.label"))
+
+
+@pytest.mark.parametrize("name", ["qa_1", "niah_single_2", "needle"])
+def test_tasks_of_the_documentation_hide_their_answers_in_it(name):
+    task = all_tasks()[name]
+    tokenizer = TextTokenizer(word_tokenizer())
+    request = TaskRequest(4096, tokenizer, DataFiles(None), samples=3)
+    for sample in islice(task.make(request), 3):
+        assert request.fits(sample)
+        assert any(reference in sample.prompt for reference in sample.references)

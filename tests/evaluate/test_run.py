@@ -362,10 +362,10 @@ def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(
     with pytest.raises(EvaluateError, match="4,096") as error:
         run(model, asked(tmp_path / "r", "json_kv"))
     assert error.value.where == "--lengths 8,192"
-    with pytest.raises(EvaluateError, match=r"^ruler/hotpotqa\.json .+ HotpotQA"):
+    with pytest.raises(EvaluateError, match=r"^helmet/kilt/nq-train.+ HELMET"):
         evaluate(
             lambda: pytest.fail("loaded"),
-            asked(tmp_path / "r", "qa_2"),
+            asked(tmp_path / "r", "nq"),
             progress=TaskProgress(Console(file=io.StringIO())),
         )
     with pytest.raises(EvaluateError, match="8,192, 16,384, 32,768, 65,536, 131,072"):

@@ -7,6 +7,7 @@ import pytest
 from tests.support.written_results import QUESTIONS, write_result, write_results
 
 from nextlong.evaluate import results, tables
+from nextlong.evaluate.data import DEMO
 from nextlong.evaluate.results import Score
 
 
@@ -217,3 +218,21 @@ def has_low_p_value(table):
 def test_a_model_that_is_better_in_all_columns_is_bold_in_all():
     table = simulated_table(np.random.default_rng(5), shares=[0.4, 0.8])
     assert table._best_cells() == {(1, column) for column in range(6)}
+
+
+def test_scores_of_the_demos_documents_are_marked_in_every_table(tmp_path):
+    folder = write_results(tmp_path / "one", {}, label="one")
+    samples = [{"details": {}, "scores": {"m": 1.0}}]
+    values = {"metric": "m", "score": 100.0, "n": 1, "refused": 0, "samples": samples}
+    of_demo = {"depends_on": {"data": {DEMO: "hash"}}}
+    write_result(folder, "niah_single_2", 4096, **values, **of_demo)
+    write_result(folder, "json_kv", 4096, **values)
+    titles = [
+        (table.title, table.caption)
+        for table in tables.all_tables([results.read_results(folder)])
+    ]
+    assert titles
+    for title, caption in titles:
+        is_marked = "RULER" in title or "suite ruler" in title
+        assert title.endswith("NOT COMPARABLE") == is_marked
+        assert ("Not comparable with published scores" in caption) == is_marked

@@ -59,6 +59,7 @@ def data_command(args: argparse.Namespace) -> None:
 def run_command(args: argparse.Namespace) -> None:
     from nextlong.evaluate import dry_run, report, results, run
     from nextlong.evaluate.data import DataFiles
+    from nextlong.evaluate.engines import check_model
     from nextlong.evaluate.progress import TaskProgress
     from nextlong.evaluate.registry import chosen
     from nextlong.evaluate.results import Shard
@@ -94,6 +95,8 @@ def run_command(args: argparse.Namespace) -> None:
         present(args, planned, partial(dry_run.show, planned))
         check(settings, context=context)
         return
+    # Before the data are asked for, which a wrong model does not need.
+    check_model(settings.model)
     try:
         measured = run.evaluate(
             lambda: run.opened(settings),

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import json
 import zlib
@@ -28,7 +29,9 @@ from pyarrow import ArrowException, parquet
 from pydantic import AfterValidator, StringConstraints, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from nextlong.engine import store
 from nextlong.errors import EvaluateError
+from nextlong.python_documentation import documentation_rows
 from nextlong.text import Json
 
 # A type that pydantic checks a record against, made at run time; the files of the tasks
@@ -97,6 +100,12 @@ ESSAYS: Final = "ruler/PaulGrahamEssays.json"
 HAYSTACK: Final = "needle/haystack.txt"
 # What is read in place of a missing file.
 _STAND_INS: Final = {ESSAYS: "ruler/essays.txt", HAYSTACK: ESSAYS}
+SQUAD: Final = "ruler/squad.json"
+HOTPOTQA: Final = "ruler/hotpotqa.json"
+# What stands for these files where the user names no folder: nobody else's scores are
+# of it.
+DEMO: Final = "Python's documentation"
+_WITHOUT_FOLDER: Final = (ESSAYS, HAYSTACK, SQUAD, HOTPOTQA)
 # Rows in memory: a conversation of a million tokens is several megabytes in one cell.
 _PARQUET_ROWS: Final = 16
 
@@ -127,7 +136,7 @@ class DataFiles:
         return path
 
     def has(self, name: str) -> bool:
-        return self._existing_path(name) is not None
+        return name == DEMO or self._existing_path(name) is not None
 
     def _existing_path(self, name: str) -> Path | None:
         if self.folder is None:
@@ -140,8 +149,11 @@ class DataFiles:
     def source(self, name: str) -> str:
         """Return the name of the file that is read.
 
-        The stand-in if only that exists, else the file itself.
+        The stand-in if only that exists, else the file itself; Python's documentation
+        where the user named no folder.
         """
+        if self.folder is None and name in _WITHOUT_FOLDER:
+            return DEMO
         stand_in = _STAND_INS.get(name, name)
         return stand_in if self.has(stand_in) and not self.has(name) else name
 
@@ -179,6 +191,8 @@ class DataFiles:
 
         Raises EvaluateError if it cannot be read.
         """
+        if name == DEMO:
+            return "\n\n".join(row["text"] for row in demo_documents())
         path = self.path(name)
         try:
             content = path.read_bytes()
@@ -191,6 +205,13 @@ class DataFiles:
         except UnicodeDecodeError:
             # Latin-1 has a character for every byte, so this cannot fail.
             return content.decode("latin-1")
+
+    def hash(self, name: str) -> str:
+        """Return a hash of a file's content."""
+        if name == DEMO:
+            content = self.text(DEMO).encode()
+            return hashlib.blake2b(content, digest_size=16).hexdigest()
+        return store.hash_file(self.path(name))
 
     def json(self, name: str, shape: Shape = None) -> Any:
         """Return a file's JSON value, checked for a shape.
@@ -293,6 +314,12 @@ class DataFiles:
         except ValidationError as error:
             mistake = _mistake(error.errors(include_url=False)[0])
         raise self.error(name, mistake, place=place)
+
+
+@cache
+def demo_documents() -> tuple[dict[str, str], ...]:
+    """Return the documents of `nextlong demo`: `id` and `text` of each."""
+    return tuple(documentation_rows())
 
 
 def _missing(paths: Sequence[str], source: str) -> EvaluateError:

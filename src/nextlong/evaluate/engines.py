@@ -450,6 +450,15 @@ def _has_length_dependent_rope(config: PreTrainedConfig) -> bool:
     return any(kind in _LENGTH_DEPENDENT_ROPE for kind in kinds)
 
 
+def check_model(options: ModelOptions) -> None:
+    """Raise EvaluateError for a local model that does not exist, or cannot be read.
+
+    Only its configuration is read.
+    """
+    if options.url is None:
+        _read_config(options)
+
+
 def _read_config(
     options: ModelOptions, *, local_files_only: bool = False
 ) -> PreTrainedConfig:

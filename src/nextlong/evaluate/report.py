@@ -80,6 +80,7 @@ def as_json(results: Sequence[ModelResults]) -> list[Json]:
                 "task": result.task,
                 "length": result.length,
                 "score": result.score,
+                "comparable": result.is_comparable,
             }
             for name in ("interval", "n", "refused"):
                 row[name] = result.values.get(name)

@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
+from nextlong.evaluate.data import DEMO
 from nextlong.rng import rng_for
 from nextlong.text import Json
 
@@ -133,6 +134,11 @@ class Result:
         For its interval and for comparisons.
         """
         return Score(self.score, ((1.0, self),))
+
+    @property
+    def is_comparable(self) -> bool:
+        """Whether others may have scores of the same data."""
+        return DEMO not in (self.values.get("depends_on", {}).get("data") or {})
 
     @cached_property
     def protocol(self) -> Json:

@@ -290,9 +290,7 @@ class _Session:
             "seed": settings.seed,
             "model": self.model.identity(),
             "prompts": self.model.prompts.protocol(),
-            "data": {
-                name: store.hash_file(data.path(name)) for name in sorted(sources)
-            },
+            "data": {name: data.hash(name) for name in sorted(sources)},
         }
         reads_run = isinstance(task, Probe) or task.reads == "run"
         if settings.run and reads_run:

@@ -43,6 +43,10 @@ _HELMET: Final = ("Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")
 # The task that a metric, a judge of the user's, or HELMET's own may score, so that a
 # row names which.
 _SEVERAL_WAYS: Final = "narrativeqa"
+_NOT_COMPARABLE: Final = (
+    "Not comparable with published scores: without --data, the texts are Python's "
+    "documentation."
+)
 # A number, a score with its questions, a word, or what was not measured.
 Cell = float | Score | str | None
 Row = tuple[str, tuple[Cell, ...]]
@@ -212,6 +216,12 @@ def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
             places = "; ".join(map(str, mixed))
             note = f" Mixed protocols, so no score is bold: {places}."
             table = replace(table, caption=table.caption + note)
+        if not all(map(_is_comparable, _cells_of(table))):
+            table = replace(
+                table,
+                title=f"{table.title}: NOT COMPARABLE",
+                caption=f"{table.caption} {_NOT_COMPARABLE}",
+            )
         yield table
 
 
@@ -234,6 +244,12 @@ def _every_table(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
             yield _of_probe(results, probes[0])
         else:
             yield _side_by_side(results, probes)
+
+
+def _is_comparable(cell: Cell) -> bool:
+    if not isinstance(cell, Score):
+        return True
+    return all(part.is_comparable for _, part in cell.parts)
 
 
 def _cells_of(table: ScoreTable) -> Iterator[Cell]:

@@ -26,7 +26,18 @@ from annotated_types import Len
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.data import ESSAYS, TEXT, DataFiles, origin, record, several
+from nextlong.evaluate.data import (
+    DEMO,
+    ESSAYS,
+    HOTPOTQA,
+    SQUAD,
+    TEXT,
+    DataFiles,
+    demo_documents,
+    origin,
+    record,
+    several,
+)
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.text import Json
 
@@ -577,8 +588,8 @@ def _coded(vocabulary: Sequence[str], words: int, *, seed: int) -> Sample:
 # Questions: the documents that answer a question among others; any accepted answer
 # counts.
 
-_SQUAD: Final = "ruler/squad.json"
-_HOTPOTQA: Final = "ruler/hotpotqa.json"
+# Characters of a module's documentation.
+_MAX_DEMO_CHARS: Final = 600
 _QA_STEP: Final = 10
 
 
@@ -616,9 +627,26 @@ _HOTPOTQA_ITEM: Final = record(question=TEXT, answer=TEXT, context=_TITLED_LINES
 _HOTPOTQA_SHAPE: Final = several(_HOTPOTQA_ITEM)
 
 
+def _of_modules() -> _Questions:
+    """Return questions about the modules of Python, for want of published ones."""
+    questions = []
+    documents: list[str] = []
+    for row in demo_documents():
+        module = row["id"].partition("/")[2]
+        name, _, rest = row["text"].partition("\n")
+        summary = rest.partition("\n")[0]
+        if name == module and summary:
+            text = f"Which module is documented as follows? {summary}"
+            questions.append(_Question(text, (module,), [len(documents)]))
+            documents.append(row["text"][:_MAX_DEMO_CHARS])
+    return _Questions(questions, documents)
+
+
 def _read_squad(data: DataFiles) -> _Questions:
     """Read SQuAD 2.0: the answerable questions; documents are paragraphs."""
-    items = data.json(_SQUAD, _SQUAD_SHAPE)["data"]
+    if data.source(SQUAD) == DEMO:
+        return _of_modules()
+    items = data.json(SQUAD, _SQUAD_SHAPE)["data"]
     articles = [article["paragraphs"] for article in items]
     paragraphs = chain.from_iterable(articles)
     documents = sorted({paragraph["context"] for paragraph in paragraphs})
@@ -643,7 +671,9 @@ def _read_hotpotqa(data: DataFiles) -> _Questions:
 
     It has ten documents per question, each with title and text.
     """
-    items = data.json(_HOTPOTQA, _HOTPOTQA_SHAPE)
+    if data.source(HOTPOTQA) == DEMO:
+        return _of_modules()
+    items = data.json(HOTPOTQA, _HOTPOTQA_SHAPE)
     contexts = []
     for item in items:
         context = [f"{title}\n{''.join(lines)}" for title, lines in item["context"]]
@@ -665,9 +695,9 @@ def _qa_samples(
     questions, documents = read(request.data)
     if not questions:
         raise EvaluateError(
-            where=f"{_SQUAD} or {_HOTPOTQA}",
+            where=f"{SQUAD} or {HOTPOTQA}",
             problem="no question in it can be answered",
-            fix=origin(_SQUAD),
+            fix=origin(SQUAD),
         )
     draw = random.Random(request.seed)
 
@@ -746,6 +776,6 @@ TASKS: Final = (
     _all("vt", make=_variable_samples, version=2),
     _all("cwe", make=_common_words_samples, optional=lambda _: (_ENGLISH_WORDS,)),
     _all("fwe", make=_frequent_words_samples, version=2),
-    _part("qa_1", make=partial(_qa_samples, read=_read_squad), files=(_SQUAD,)),
-    _part("qa_2", make=partial(_qa_samples, read=_read_hotpotqa), files=(_HOTPOTQA,)),
+    _part("qa_1", make=partial(_qa_samples, read=_read_squad), files=(SQUAD,)),
+    _part("qa_2", make=partial(_qa_samples, read=_read_hotpotqa), files=(HOTPOTQA,)),
 )
