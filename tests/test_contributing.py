@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import nextlong
+
 CONTRIBUTING = Path(__file__).parents[1] / "CONTRIBUTING.md"
 TREE = (
     CONTRIBUTING.read_text(encoding="utf-8")
@@ -39,3 +41,15 @@ def test_every_decision_has_a_number_of_its_own():
         path.name for path in (CONTRIBUTING.parent / "docs" / "decisions").glob("*.md")
     ]
     assert len({name[:4] for name in names}) == len(names) > 0
+
+
+def test_the_changelog_has_the_version_of_the_package_first():
+    text = (CONTRIBUTING.parent / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(
+        r"^## \[([\w.]+)\](?: - (\d{4}-\d\d-\d\d))?$", text, re.MULTILINE
+    )
+    assert versions[0] == ("Unreleased", "")
+    version, date = versions[1]
+    assert (version, bool(date)) == (nextlong.__version__, True)
+    kinds = re.findall(r"^### (.*)$", text, re.MULTILINE)
+    assert set(kinds) <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security", "Upgrade notes"}  # fmt: skip

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nextlong.runs.synthesize import synthesize
     from nextlong.sequences.fit import Composed, Dropped, compose
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Composed",
     "Dropped",
