@@ -1,7 +1,8 @@
 """The command `python -m experiments.real_text`: measure documents, and write the summary.
 
     python -m experiments.real_text --corpus docs.jsonl --model MODEL --out OUT
-    python -m experiments.real_text --out OUT --report docs/results/real-text.json
+    python -m experiments.real_text --out OUT --report docs/results/real-text.json \\
+        --page docs/results.md
 
 A stopped experiment resumes by the same command.
 """
@@ -22,6 +23,9 @@ from nextlong.report import tables
 
 _USER_MISTAKE: Final = 2
 _INTERRUPTED: Final = 130
+# Between these lines of a page stand the tables.
+_BEGIN: Final = "<!-- experiments.real_text: begin -->"
+_END: Final = "<!-- experiments.real_text: end -->"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if args.report is None:
             _measure(args)
         else:
-            _report(args.out, args.report)
+            _report(args.out, args.report, args.page)
     except NextlongError as error:
         tables.say(str(error), console(stderr=True), label="error: ")
         return _USER_MISTAKE
@@ -61,8 +65,9 @@ def _parser() -> argparse.ArgumentParser:
         "--report",
         type=Path,
         metavar="JSON",
-        help="write the summary here instead, and its tables as .md beside it",
+        help="write the summary here instead",
     )
+    add("--page", type=Path, metavar="FILE", help="with --report: fill in its tables")
     return parser
 
 
@@ -91,7 +96,7 @@ def _measure(args: argparse.Namespace) -> None:
     _report(args.out, args.out / "summary.json")
 
 
-def _report(out: Path, path: Path) -> None:
+def _report(out: Path, path: Path, page: Path | None = None) -> None:
     records = measure.read_documents(out)
     if not records:
         raise NextlongError(
@@ -102,8 +107,23 @@ def _report(out: Path, path: Path) -> None:
     setting = json.loads((out / measure.SETTING).read_text(encoding="utf-8"))
     found = summary.summary(records, setting)
     write(path, json.dumps(found, indent=1) + "\n", overwrite=True)
-    write(path.with_suffix(".md"), summary.page(found), overwrite=True)
-    tables.say(f"summary: {path}, tables: {path.with_suffix('.md')}", console())
+    if page is not None:
+        _fill_in(page, summary.page(found))
+    tables.say(f"{len(records):,} documents in {path}", console())
+
+
+def _fill_in(page: Path, text: str) -> None:
+    """Replace what stands between the marks of this experiment in a page."""
+    before, begin, rest = page.read_text(encoding="utf-8").partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not end:
+        raise NextlongError(
+            where=page,
+            problem=f"it has no lines {_BEGIN} and {_END}",
+            fix="add them where the tables belong",
+        )
+    filled = f"{before}{begin}\n\n{text}\n{end}{after}"
+    write(page, filled, overwrite=True)
 
 
 if __name__ == "__main__":

@@ -149,15 +149,20 @@ def _score(setting: Setting, out: Path, part: int, keys: Sequence[str]) -> None:
 
 
 def read_documents(out: Path) -> list[Json]:
-    """Return the documents measured so far; an incomplete last line is removed."""
-    records = []
+    """Return the documents measured so far, by id.
+
+    An incomplete last line of a file is removed.
+    """
+    records: dict[str, Json] = {}
     for path in sorted(out.glob(_DOCUMENTS.format("*"))):
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         complete = [line for line in lines if line.endswith("\n")]
         if len(complete) < len(lines):
             path.write_text("".join(complete), encoding="utf-8")
-        records += [json.loads(line) for line in complete]
-    return sorted(records, key=lambda record: str(record["id"]))
+        for line in complete:
+            record = json.loads(line)
+            records[record["id"]] = record
+    return [records[key] for key in sorted(records)]
 
 
 def _check_setting(setting: Setting, out: Path) -> None:

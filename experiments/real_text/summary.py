@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.real_text.measure import ALL, ARMS, COMMON, GROUPS, KINDS
+from experiments.real_text.measure import ALL, ARMS, COMMON, GROUPS
 from nextlong.rng import rng_for
 from nextlong.text import Json
 
@@ -106,6 +106,9 @@ class _Resampled(NamedTuple):
         return _Resampled(self.mean - other.mean, self.values - other.values)
 
     def as_json(self) -> Json:
+        """Return the mean and its interval; None for a mean over no tokens."""
+        if not np.isfinite(self.values).any():
+            return dict.fromkeys(("mean", "low", "high"))
         tail = 50 * (1 - _LEVEL)
         low, high = np.nanpercentile(self.values, [tail, 100 - tail]).tolist()
         return {"mean": self.mean, "low": low, "high": high}
@@ -117,8 +120,11 @@ class _Resampled(NamedTuple):
         """
         from scipy.stats import norm
 
-        error = float(np.nanstd(self.values, ddof=1))
-        return float(2 * norm.sf(abs(self.mean) / error)) if error > 0 else 1.0
+        is_finite = np.isfinite(self.values)
+        error = float(self.values[is_finite].std()) if is_finite.any() else 0.0
+        if not error > 0:
+            return 1.0
+        return float(2 * norm.sf(abs(self.mean) / error))
 
 
 def summary(records: Sequence[Json], setting: Json) -> Json:
@@ -171,7 +177,7 @@ def _resampled(
         sums = sums - _column(records, arm, group, measure.minus)
     with np.errstate(invalid="ignore", divide="ignore"):
         values = (counts @ sums) / (counts @ tokens)
-        mean = float(np.float64(sums.sum()) / np.float64(tokens.sum()))
+        mean = float(sums.sum() / tokens.sum())
     return _Resampled(mean, values)
 
 
@@ -201,45 +207,48 @@ def _planned(records: Sequence[Json], counts: _Floats) -> list[Json]:
     return compared
 
 
-_HEADINGS: Final[Mapping[str, str]] = {
-    ALL: "all",
-    "only own": "of words only in the own chunks",
-    "only negatives": "of words only in the negatives",
-    "both": "of words in both",
-    "neither": "of words in neither",
-    COMMON: "of words only in the own chunks, in every arm",
-}
-assert set(_HEADINGS) == {ALL, COMMON, *KINDS}
+# What the page shows: a group, its heading, and the measures of its tokens.
+_SHOWN: Final[Sequence[tuple[str, str, Sequence[Measure]]]] = (
+    (ALL, "all", (LOSS, GAIN)),
+    ("only own", "of words that only the own chunks have", (GAIN,)),
+    (COMMON, "of words that only the own chunks have, in every arm", (GAIN, ADDED)),
+)
 
 
 def page(found: Json) -> str:
     """Return the tables of the page of results, in Markdown."""
     means = found["means"]
     lines = [
-        f"| tokens | nats per token | {' | '.join(ARMS)} |",
+        f"| tokens | | {' | '.join(ARMS)} |",
         f"|{'---|' * (len(ARMS) + 2)}",
     ]
-    for group, heading in _HEADINGS.items():
-        shares = [means[arm][group]["tokens"] / found["tokens"] for arm in ARMS]
-        for measure in MEASURES:
-            cells = [_interval(means[arm][group][measure.name]) for arm in ARMS]
-            lines.append(f"| {heading} | {measure.name} | {' | '.join(cells)} |")
-        cells = [f"{share:.1%}" for share in shares]
-        lines.append(f"| {heading} | share of the tokens | {' | '.join(cells)} |")
+    for group, heading, measures in _SHOWN:
+        of_arms = [means[arm][group] for arm in ARMS]
+        if group != ALL:
+            shares = [of_arm["tokens"] / found["tokens"] for of_arm in of_arms]
+            cells = " | ".join(f"{share:.1%}" for share in shares)
+            lines.append(f"| {heading} | share of all tokens | {cells} |")
+        for measure in measures:
+            cells = " | ".join(_interval(of_arm[measure.name]) for of_arm in of_arms)
+            lines.append(f"| {heading} | {measure.name} | {cells} |")
     lines += [
         "",
-        "| planned question | difference (95 %) | p after Holm |",
+        "| planned question | difference, nats per token (95 %) | p after Holm |",
         "|---|---|---|",
     ]
     for planned in found["planned"]:
-        left, right = (" ".join(planned[side]) for side in ("left", "right"))
-        difference = f"{planned['measure']}, {left} − {right}: {_interval(planned)}"
+        sides = [
+            f"{arm} ({group})" for arm, group in (planned["left"], planned["right"])
+        ]
+        difference = f"{planned['measure']}, {' − '.join(sides)}: {_interval(planned)}"
         p_value = _p_value(planned["p_holm"])
         lines.append(f"| {planned['question']} | {difference} | {p_value} |")
     return "\n".join(lines) + "\n"
 
 
 def _interval(found: Mapping[str, Any]) -> str:
+    if found["mean"] is None:
+        return "–"
     return f"{found['mean']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
 
 
