@@ -54,6 +54,6 @@ def test_a_preset_is_copied_without_options(told):
 
 def test_an_unknown_preset_is_told_with_those_there_are(told):
     assert told("init", "my.yaml", "--preset", "paper") == (
-        "error: preset=paper is unknown; choose one of: paper-128k, paper-512k, "
-        "paper-64k, quickstart\n"
+        "error: preset=paper is unknown; choose one of: mixed-64k, paper-128k, "
+        "paper-512k, paper-64k, quickstart\n"
     )

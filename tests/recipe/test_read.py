@@ -118,7 +118,7 @@ def test_a_base_that_is_none_is_named_with_the_file_that_names_it(
 def test_an_unknown_preset_names_those_there_are(tmp_path):
     path = tmp_path / "my.yaml"
     path.write_text("base: paper-12k\n")
-    assert "paper-128k, paper-512k, paper-64k, quickstart" in _refusal(path)
+    assert "mixed-64k, paper-128k, paper-512k, paper-64k, quickstart" in _refusal(path)
 
 
 def test_a_broken_base_is_named_with_its_line(tmp_path):

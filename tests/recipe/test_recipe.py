@@ -397,7 +397,7 @@ def test_any_name_comes_back(tmp_path_factory, text):
 
 
 @pytest.mark.parametrize(
-    "name", ["quickstart", "paper-64k", "paper-128k", "paper-512k"]
+    "name", ["quickstart", "mixed-64k", "paper-64k", "paper-128k", "paper-512k"]
 )
 def test_every_preset_is_a_recipe(tmp_path, name):
     text = preset_path(name).read_text(encoding="utf-8")
@@ -407,7 +407,7 @@ def test_every_preset_is_a_recipe(tmp_path, name):
 
 def test_a_preset_that_is_none():
     with pytest.raises(
-        RecipeError, match="paper-128k, paper-512k, paper-64k, quickstart"
+        RecipeError, match="mixed-64k, paper-128k, paper-512k, paper-64k, quickstart"
     ):
         preset_path("../pyproject")
 

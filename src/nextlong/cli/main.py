@@ -334,7 +334,7 @@ def _add_recipes(command: _Command) -> None:
     add(
         "--preset",
         metavar="NAME",
-        help="copy a preset: quickstart, paper-64k, paper-128k or paper-512k",
+        help="copy a preset: quickstart, mixed-64k, paper-64k, paper-128k, paper-512k",
     )
 
     add = command(
