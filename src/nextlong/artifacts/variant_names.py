@@ -121,14 +121,16 @@ def name_for(recipe: Recipe, run_dir: Path, *, taken: Collection[str] = ()) -> s
     used = {*taken, *(variant.name for variant in recorded)}
     if not recipe.overridden and _FIRST_NAME not in used:
         return _FIRST_NAME
-    name = name_of(_differing(recipe, settings, recorded, run_dir))
+    return _free(name_of(_differing(recipe, settings, recorded, run_dir)), used)
+
+
+def _free(name: str, used: Collection[str]) -> str:
+    """Return a name that is free: itself, or with the next number."""
     numbered = (f"{name}-{number}" for number in itertools.count(2))
-    candidates = itertools.chain([name], numbered)
-    return next(
-        candidate
-        for candidate in candidates
-        if candidate not in used and not _is_reserved(candidate)
-    )
+    for candidate in itertools.chain([name], numbered):
+        if candidate not in used and not _is_reserved(candidate):
+            return candidate
+    raise AssertionError  # there are numbers without end
 
 
 def _is_reserved(name: str) -> bool:

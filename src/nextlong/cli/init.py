@@ -572,17 +572,7 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
     document_chars = _chars_of_documents(samples)
     median_chars = float(np.median(document_chars))
     max_chars = recipe.chunk.max_chars
-    short_chunks = ""
-    share = (document_chars > max_chars).mean()
-    if share < _MIN_EXTENDABLE:
-        short_chunks = (
-            f"only {share:.0%} of the documents have more than {max_chars:,} characters"
-        )
-        max_chars = three_chunk_chars(median_chars)
-        short_chunks = (
-            f"chunk.max_chars: {max_chars}, so that the median document has three "
-            f"chunks; {short_chunks}"
-        )
+    max_chars, short_chunks = _chunk_chars(document_chars, max_chars)
     options = recipe.chunk.model_dump() | {"max_chars": max_chars}
     chunks, weights = _chunks_of_documents(samples, options)
 
@@ -643,6 +633,19 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
         few_extendable=few_extendable,
         small_corpus="" if warning is None else warning.message,
     )
+
+
+def _chunk_chars(document_chars: NDArray[np.int64], max_chars: int) -> tuple[int, str]:
+    """Return the size of chunks to propose, and why it is not the default."""
+    share = (document_chars > max_chars).mean()
+    if share >= _MIN_EXTENDABLE:
+        return max_chars, ""
+    shorter = three_chunk_chars(_median(document_chars))
+    note = (
+        f"chunk.max_chars: {shorter}, so that the median document has three chunks; "
+        f"only {share:.0%} of the documents have more than {max_chars:,} characters"
+    )
+    return shorter, note
 
 
 def _room_for(document_chars: NDArray[np.int64], tokens_per_char: float) -> int:
