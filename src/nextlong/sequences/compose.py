@@ -41,6 +41,7 @@ from nextlong.artifacts.results import (
 )
 from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RunError
+from nextlong.plugins import KNOWN_ANSWERS
 from nextlong.recipe.keys import MIN_GAP_CHUNKS, NEGATIVES, Compose
 from nextlong.retrieval.near_duplicates import rule, shingles
 from nextlong.retrieval.near_duplicates.shingles import WeightsFiles
@@ -48,6 +49,7 @@ from nextlong.rng import rng_for
 from nextlong.sequences import fit
 from nextlong.sequences.known_answers import TaskInserter, TaskSettings
 from nextlong.sequences.shortfall import has_gaps, is_extended
+from nextlong.sequences.tasks.base import KnownTask
 from nextlong.sequences.tokenize import Engine
 from nextlong.text import Json
 
@@ -506,7 +508,10 @@ def compose_step(
     if compose.tasks.share > 0:
         config["tasks"] = {
             "share": compose.tasks.share,
-            "kinds": list(compose.tasks.names),
+            "kinds": {
+                name: KNOWN_ANSWERS.load(name, KnownTask).version
+                for name in compose.tasks.names
+            },
         }
 
     def tasks(done: Artifacts) -> list[Task]:

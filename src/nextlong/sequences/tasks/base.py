@@ -57,6 +57,8 @@ class KnownTask(ABC):
     name: str
     # Whether answers depend on the text of the sequence: such tasks are inserted last.
     reads_text: bool = False
+    # Raise it whenever the same pieces give other texts.
+    version: int = 1
 
     @abstractmethod
     def insert(
