@@ -14,8 +14,8 @@ from nextlong.cli.argument_types import add_verbose, count, words
 
 _Subcommand: TypeAlias = Callable[..., argparse.ArgumentParser]
 _SUITES_HELP: Final = (
-    "suites of tasks, separated by commas: ruler, helmet, needle, nolima, mrcr, "
-    "graphwalks, short, attention, dependency and others listed in docs/evaluate"
+    "suites of tasks, separated by commas: ruler, helmet, needle, nolima, mrcr, short, "
+    "attention, dependency and others listed in docs/evaluate"
 )
 _DEFAULT_SUITE: Final = "ruler"
 _LENGTHS: Final = "8k..128k"

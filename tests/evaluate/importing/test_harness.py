@@ -45,7 +45,7 @@ def test_a_table_has_the_scores_of_both_kinds_of_question(tmp_path, recorded):
     (table,) = [
         table
         for table in tables.all_tables([found])
-        if table.title == "graphwalks_openai by kind"
+        if table.title == "graphwalks by kind"
     ]
     kinds = [row["doc"]["problem_type"] for row in recorded["samples"]]
     for _, (_, bfs, parents, _) in table.rows:

@@ -1,4 +1,4 @@
-"""MRCR, GraphWalks and NoLiMa: an oracle that reads the context scores all and a blind model nothing, at every length
+"""MRCR and NoLiMa: an oracle that reads the context scores all and a blind model nothing, at every length
 and for any tokenizer; scores and prompts are those of the pinned references in tests/evaluate/reference."""
 
 import json
@@ -19,9 +19,7 @@ from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer
 from nextlong.evaluate.tasks import nolima, openai
 
 TASKS = all_tasks()
-MADE = [
-    name for name, task in TASKS.items() if task.suite in ("graphwalks", "nolima-own")
-]
+MADE = [name for name, task in TASKS.items() if task.suite == "nolima-own"]
 MINED = [name for name, task in TASKS.items() if task.suite == "mrcr-mined"]
 
 
@@ -198,23 +196,6 @@ def test_mrcrs_scores_are_the_references():
         assert (
             openai._mrcr_score(one["answer"], sample)["sequence_match"] == one["score"]
         ), one
-
-
-def test_graphwalks_scores_are_the_references_where_it_reads_the_list():
-    """As printed the card's grader keeps "Final Answer: [" in the first node, and gives 1 to an answer without any right node."""
-    scores = recorded("graphwalks")["scores"]
-    # It reads nothing where a line break follows; ours reads the last line of words.
-    broken = [one for one in scores if one["answer"].endswith("]\n")]
-    assert all(one["unreadable"] for one in broken)
-    for one in (one for one in scores if one not in broken):
-        ours = openai._graph_score(one["answer"], Sample("", tuple(one["truth"]), 1))[
-            "f1"
-        ]
-        if one["overlap"]:
-            assert ours == pytest.approx(one["inside_brackets"]), one
-        else:
-            both_empty = not one["truth"] and "[]" in one["answer"]
-            assert (ours, one["inside_brackets"]) == (float(both_empty), 1.0), one
 
 
 def test_nolimas_needles_and_scores_are_the_references(tmp_path):

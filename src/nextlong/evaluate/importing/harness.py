@@ -22,7 +22,7 @@ from nextlong.evaluate.registry import scored_tasks
 from nextlong.text import Json
 
 _PROGRAM: Final = "lm-eval"
-_TASK: Final = "graphwalks_openai"
+_TASK: Final = "graphwalks"
 # lm-eval's tasks, one per file of OpenAI's, with the greatest length in the file.
 _LENGTHS: Final = {"graphwalks_128k": 131_072, "graphwalks_1M": 1_048_576}
 _METRICS: Final = ("f1", "flexible_f1")

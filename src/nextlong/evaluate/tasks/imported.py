@@ -55,9 +55,9 @@ TASKS: Final = (
     _longbench("longbench_v2_no_context", category="LongBench v2, no context"),
     *(_babilong(f"babilong_qa{number}") for number in range(1, 6)),
     ImportedTask(
-        name="graphwalks_openai",
-        suite="graphwalks-openai",
-        category="GraphWalks, OpenAI's",
+        name="graphwalks",
+        suite="graphwalks",
+        category="GraphWalks",
         metric="f1",
         samples=1150,
         program="lm-eval",

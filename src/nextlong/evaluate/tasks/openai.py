@@ -1,4 +1,4 @@
-"""MRCR and GraphWalks, two tasks that OpenAI published (April 2025, MIT).
+"""MRCR, as OpenAI published it (April 2025, MIT).
 
 MRCR: a conversation with 2, 4 or 8 requests for the same thing; the model must repeat
 one of the answers (Vodrahalli et al. 2024, arXiv 2409.12640). Suite `mrcr` reads
@@ -6,21 +6,13 @@ OpenAI's conversations; `mrcr-mined` makes some from a run (`--run`): the needle
 passages of one document, separated by their mined hard negatives, whose similarity is
 known.
 
-GraphWalks: a breadth-first search, or a node's parents, in a directed graph that fills
-the context. Suite `graphwalks` makes graphs of any length in OpenAI's form: nodes are
-the first ten hex digits of MD5(0, 1, …), each with four edges to random nodes. A BFS
-question is only asked where nodes that are reached again change nothing.
-
 Differences: docs/evaluate/generated.md.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 import random
-import re
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
@@ -30,11 +22,10 @@ from typing import Final, NamedTuple
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import TEXT, record
-from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as RunSequence
 
-_BUDGET: Final = 1024  # 64 nodes of ten hex digits take about 600 tokens
 _NEEDLES: Final = (2, 4, 8)
 _SUBJECT_WORDS: Final = 12
 # Of a needle: a model can repeat a heading alone without comparing needles.
@@ -248,121 +239,6 @@ def _mrcr_score(answer: str, sample: Sample) -> dict[str, float]:
     return {"sequence_match": matcher.ratio()}
 
 
-_DEGREE: Final = 4
-_MIN_NODES: Final = 16
-_GRAPH_PROMPT: Final = prompt_of("graphwalks")
-
-
-def _graph_samples(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
-    """Yield questions over graphs that are as large as the length allows."""
-    draw = random.Random(f"{request.seed} {kind}")
-    fixed = request.tokenizer.count(_GRAPH_PROMPT)
-    # Tokens of a node with its edges, measured on a graph of 64.
-    measured_nodes = 4 * _MIN_NODES
-    measured = _graph_question(kind, measured_nodes, draw).prompt
-    tokens_per_node = (request.tokenizer.count(measured) - fixed) / measured_nodes
-    room = request.room - _BUDGET - fixed
-    min_tokens = math.ceil(_MIN_NODES * tokens_per_node)
-    request.require("graphwalks", tokens=room, min_tokens=min_tokens)
-    size = int(room / tokens_per_node)
-    while True:
-        sample = None
-        nodes = size
-        while nodes >= _MIN_NODES and (sample is None or not request.fits(sample)):
-            sample = _graph_question(kind, nodes, draw)
-            nodes = int(nodes * 0.98)
-        yield sample
-
-
-def _graph_question(kind: str, size: int, draw: random.Random) -> Sample:
-    """Return a question over a graph of `size` nodes, whose answer is never empty."""
-    names = [_node_name(number) for number in range(size)]
-    # The four nodes that each node points to, by number.
-    targets = []
-    for _ in range(size):
-        others = [draw.randrange(size) for _ in range(_DEGREE)]
-        targets.append(others)
-    answer: set[int] = set()
-    while not answer:
-        # A depth is drawn for parents too, whose question does not use it.
-        start = draw.randrange(size)
-        depth = draw.randint(1, 3)
-        if kind == "parents":
-            answer = _parents(targets, start)
-        else:
-            answer = _at_depth(targets, start, depth)
-    if kind == "parents":
-        depth = 1
-        operation = f"Find the parents of node {names[start]}."
-    else:
-        operation = f"Perform a BFS from node {names[start]} with depth {depth}."
-    lines = []
-    for name, others in zip(names, targets, strict=True):
-        lines += [f"{name} -> {names[other]}" for other in others]
-    edges = "\n".join(lines)
-    right_names = [names[node] for node in sorted(answer)]
-    return _graph_sample(
-        prompt=_GRAPH_PROMPT.format(edges=edges, operation=operation),
-        references=tuple(right_names),
-        max_new_tokens=_BUDGET,
-        details={"depth": depth},
-    )
-
-
-# A base model is given the beginning of its last line, and ends with the list.
-_graph_sample = partial(Sample, answer_prefix="\n\nFinal Answer: [", stop="]")
-
-
-def _node_name(number: int) -> str:
-    raw = str(number).encode()
-    digest = hashlib.md5(raw, usedforsecurity=False)
-    return digest.hexdigest()[:10]
-
-
-def _parents(targets: Sequence[Sequence[int]], start: int) -> set[int]:
-    """Return the nodes that point to `start`, itself left out."""
-    parents = {node for node, others in enumerate(targets) if start in others}
-    return parents - {start}
-
-
-def _at_depth(targets: Sequence[Sequence[int]], start: int, depth: int) -> set[int]:
-    """Return the nodes at a depth.
-
-    None where a node of a smaller depth is reached again on the way, since the question
-    leaves open whether it counts.
-    """
-    seen = {start}
-    reached = {start}
-    for _ in range(depth):
-        reached = {other for node in reached for other in targets[node]}
-        if reached & seen:
-            return set()
-        seen |= reached
-    return reached
-
-
-def _graph_score(answer: str, sample: Sample) -> dict[str, float]:
-    """Return the F1 of the nodes in the last line.
-
-    0 without one, 1 where the answer and the truth are both empty.
-    """
-    if sample.answer_prefix:
-        answer = f"{sample.completed(answer)}]"
-    last_line = answer.rstrip().split("\n")[-1]
-    final = re.search(r"Final Answer: ?\[(.*)\]", last_line)
-    if final is None:
-        return {"f1": 0.0, "exact_match": 0.0}
-    names = {name.strip() for name in final[1].split(",")}
-    named = names - {""}
-    truth = set(sample.references)
-    f1 = 1.0
-    if named or truth:
-        shared = len(named & truth)
-        f1 = 2 * shared / (len(named) + len(truth))
-    return {"f1": f1, "exact_match": float(named == truth)}
-
-
-_graphs = partial(Task, metric="f1", score=_graph_score, chat="template", version=2)
 _mrcr = partial(
     Task,
     metric="sequence_match",
@@ -371,16 +247,6 @@ _mrcr = partial(
     chat="template",
     version=2,
 )
-
-
-def _generated_graphs(kind: str) -> Task:
-    return _graphs(
-        name=f"graphwalks_{kind}",
-        suite="graphwalks",
-        category="GraphWalks",
-        samples=100,
-        make=partial(_graph_samples, kind=kind),
-    )
 
 
 def _openai_mrcr(needles: int) -> Task:
@@ -403,9 +269,7 @@ def _mined_mrcr(needles: int) -> Task:
     )
 
 
-_KINDS: Final = ("bfs", "parents")
 TASKS: Final = (
-    *map(_generated_graphs, _KINDS),
     *map(_openai_mrcr, _NEEDLES),
     *map(_mined_mrcr, _NEEDLES),
 )
