@@ -20,11 +20,7 @@ from nextlong.evaluate.task import TaskRequest, TextTokenizer
 from nextlong.evaluate.tasks import nolima, openai
 
 pytestmark = pytest.mark.heavy  # RULER's words and sentences
-TASKS = {
-    name: task
-    for name, task in all_tasks().items()
-    if task.category not in ("Cite", "Summ")
-}
+TASKS = all_tasks()
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +29,6 @@ def folder(tmp_path_factory):
     for number, file in enumerate([*openai._MRCR.values()]):
         for part in file:
             write_rows(folder / part, [conversation(2 << number)])
-    for file in openai._GRAPH_FILES:
-        write_rows(folder / file, [graph(kind) for kind in ("bfs", "parents")])
     needle = {
         "id": "0401",
         "needle": "{CHAR} has a flat beside the Sagrada Família.",
@@ -66,15 +60,6 @@ def conversation(needles):
         "answer": f"aYooSG8CQg{turns[3][1]}",
         "random_string_to_prepend": "aYooSG8CQg",
     }
-
-
-def graph(kind):
-    edges = "\n".join(f"a{n} -> a{n + 1}" for n in range(1500))
-    operation = "Perform a BFS from node a3 with depth 1."
-    if kind == "parents":
-        operation = "Find the parents of node a5."
-    start = openai._GRAPH_PROMPT.format(edges=edges, operation=operation)
-    return {"prompt": start, "answer_nodes": ["a4"], "problem_type": kind}
 
 
 def request(task, folder, run):

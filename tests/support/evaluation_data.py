@@ -138,6 +138,60 @@ def write_helmet(folder, *, length_passages=(50, 50), questions=12):
     return folder
 
 
+def write_ruler(folder, *, length=8192, rows=12):
+    """Write HELMET's files of RULER for a length, with contexts that are too long for bytes; return the folder."""
+    draw = random.Random(11)
+    for task in RULER_TASKS:
+        write_lines(
+            folder / f"helmet/ruler/{task}/validation_{length}.jsonl",
+            [ruler_row(draw, task, number) for number in range(rows)],
+        )
+    return folder
+
+
+RULER_TASKS = [
+    *(f"niah_single_{number}" for number in (1, 2, 3)),
+    *(f"niah_multikey_{number}" for number in (1, 2, 3)),
+    "niah_multivalue",
+    "niah_multiquery",
+    "cwe",
+    "fwe",
+    "vt",
+    "qa_1",
+    "qa_2",
+]
+
+
+def ruler_row(draw, task, number):
+    """Return a row with the fields that HELMET's `load_ruler` reads, by the task."""
+    # Every other context is cut by a tokenizer of bytes.
+    context = " ".join(sentences(draw, 60 + 120 * (number % 2)))
+    row = {"index": number, "context": context + " {braces}"}
+    answers = [f"{draw.choice(PLACES)}-{part}" for part in range(4)]
+    if task.startswith("niah"):
+        count = 4 if task.endswith(("value", "query")) else 1
+        kind = "numbers" if count > 1 else "number"
+        row |= {
+            "query": f"key {number}",
+            "type_needle_v": kind,
+            "outputs": answers[:count],
+        }
+    elif task.startswith("qa"):
+        row |= {"question": f"Where is {number}?", "outputs": answers[:2]}
+    elif task == "vt":
+        row |= {
+            "query": f"{10000 + number}",
+            "num_v": 5,
+            "example": "VAR A = 1",
+            "answer": answers,
+        }
+    elif task == "cwe":
+        row |= {"example": "1. oven 2. gull", "answer": answers}
+    else:
+        row |= {"answer": answers[:3]}
+    return row
+
+
 def kilt_rows(draw, questions):
     """Return questions with their gold passage first and last of three."""
     rows = []
@@ -162,8 +216,8 @@ def kilt_rows(draw, questions):
 
 def ranked_row(draw, number):
     passages = [
-        {"id": str(n), "text": fact(draw, n)[0], "label": n % 4}
-        for n in draw.sample(range(100), 4)
+        {"id": str(n), "text": sentences(draw, 1)[0], "label": n % 4}
+        for n in draw.sample(range(100), 12)
     ]
     return {"qid": f"q{number}", "query": f"what {number}", "ctxs": passages}
 

@@ -275,8 +275,11 @@ class _Session:
         """Return what a result depends on, among it the hash of every file read."""
         settings = self.settings
         data = settings.data
+        names = (*task.needs(length), *task.optional(length or 0))
+        if settings.has_published(task, length):
+            names = (str(task.published(length or 0)),)
         sources = set()
-        for name in (*task.needs(length), *task.optional(length or 0)):
+        for name in names:
             # The stand-in is read where the file itself is missing.
             source = data.source(name)
             if data.has(source):

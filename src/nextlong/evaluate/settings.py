@@ -66,8 +66,15 @@ class EvaluationSettings:
             return [None]
         return task.lengths or self.lengths
 
+    def has_published(self, task: Task | Probe, length: int | None) -> bool:
+        """Return whether the data folder has the benchmark's own samples of a task."""
+        file = task.published(length or 0)
+        return file is not None and self.data.has(file)
+
     def missing_files(self, task: Task | Probe, length: int | None) -> list[str]:
         """Return the files that a task reads at a length and the data folder lacks."""
+        if self.has_published(task, length):
+            return []
         names = task.needs(length)
         return [name for name in names if not self.data.has(self.data.source(name))]
 

@@ -212,6 +212,7 @@ def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
         are_compared = table.rows_are == "rivals" and len(table.rows) > 1
         if any(isinstance(cell, Score) for cell in _cells_of(table)):
             table = _with_counts(table, are_compared=are_compared)
+            table = replace(table, caption=table.caption + _conditions(table))
         if mixed and are_compared:
             places = "; ".join(map(str, mixed))
             note = f" Mixed protocols, so no score is bold: {places}."
@@ -269,6 +270,44 @@ def _with_counts(table: ScoreTable, *, are_compared: bool) -> ScoreTable:
     return replace(
         table, caption=caption, columns=(*table.columns, "n"), rows=tuple(rows)
     )
+
+
+def _conditions(table: ScoreTable) -> str:
+    """Say how the models of a table were prompted, and whose samples were made here."""
+    categories_by_format: dict[str, set[str]] = {}
+    without_files: set[str] = set()
+    for cell in _cells_of(table):
+        parts = cell.parts if isinstance(cell, Score) else ()
+        for _, part in parts:
+            category = str(part.values.get("category", part.task))
+            prompt_format = part.protocol.get("prompt format")
+            if prompt_format:
+                categories_by_format.setdefault(prompt_format, set()).add(category)
+            if _is_made_here(part):
+                without_files.add(category)
+    text = ""
+    if len(categories_by_format) == 1:
+        text = f" Prompts: {next(iter(categories_by_format))}."
+    elif categories_by_format:
+        formats = [
+            f"{name} ({', '.join(sorted(categories))})"
+            for name, categories in categories_by_format.items()
+        ]
+        text = f" Prompts: {', '.join(sorted(formats))}."
+    if without_files:
+        names = ", ".join(sorted(without_files))
+        text += f" Haystacks made here, without the benchmark's files: {names}."
+    return text
+
+
+def _is_made_here(result: Result) -> bool:
+    """Return whether a result lacks the file that its benchmark publishes."""
+    task = scored_tasks().get(result.task)
+    data = result.protocol.get("data")
+    if task is None or data is None:
+        return False
+    file = task.published(result.length or 0)
+    return file is not None and file not in data
 
 
 def _count(cells: Sequence[Cell]) -> str:

@@ -213,6 +213,8 @@ class Measurement:
         without lengths
     files, files_at, optional: files that are read at each length, at one, and where
         they exist
+    published: the benchmark's own file of samples at a length, which is read instead of
+        all others where the user has it; the tables name results without it
     reads: whether a run (`--run`) is needed
     splits: adds a table of the score over parts of the samples: the heading of a
         column, the name of a detail, and the value that it has in that part
@@ -229,6 +231,7 @@ class Measurement:
     files: tuple[str, ...] = ()
     files_at: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     optional: Callable[[int], tuple[str, ...]] = lambda _: ()
+    published: Callable[[int], str | None] = lambda _: None
     reads: Literal["run", "text"] = "text"
     chat: ChatProtocol = "begun answer"
     splits: tuple[tuple[str, str, str], ...] = ()

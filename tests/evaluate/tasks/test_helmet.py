@@ -69,7 +69,7 @@ def test_rerank_prompts_and_scores(tmp_path):
         assert sample.prompt.count("\nRanking: ") == 3  # the format, and two examples
         assert scored("msmarco", sample, sample.references[0]) == 1.0
         assert scored("msmarco", sample, "none of them") == 0.0
-        assert sample.references[0].count(" > ") == 3
+        assert sample.references[0].count(" > ") == 11
 
 
 @pytest.mark.parametrize(

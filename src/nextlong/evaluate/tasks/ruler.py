@@ -177,15 +177,15 @@ _NEEDLE: Final = "One of the special magic {kind} for {key} is: {value}."
 _ASKED: Final = " The special magic {kind} for {query} mentioned in the provided text "
 
 
-class _Asked(NamedTuple):
-    """The prompt, and the beginning of the answer."""
+class Asked(NamedTuple):
+    """Templates of a prompt, and of the beginning of its answer."""
 
     prompt: str
     prefix: str
 
 
-_ONE: Final = _Asked(prompt_of("ruler_niah_one"), _ASKED + "is")
-_MANY: Final = _Asked(prompt_of("ruler_niah_many"), _ASKED + "are")
+_ONE: Final = Asked(prompt_of("ruler_niah_one"), _ASKED + "is")
+_MANY: Final = Asked(prompt_of("ruler_niah_many"), _ASKED + "are")
 
 
 @cache
@@ -208,6 +208,10 @@ class _Form(NamedTuple):
     keys: int = 1
     values: int = 1
     queries: int = 1
+
+    @property
+    def asked(self) -> Asked:
+        return _ONE if self.queries * self.values == 1 else _MANY
 
 
 _FORMS: Final = {
@@ -274,9 +278,8 @@ def _needle_question(
     *others, query = [key for key, _ in queried]
     if others:
         query = ", ".join(others) + ", and " + query
-    is_one = form.queries * form.values == 1
-    asked = _ONE if is_one else _MANY
-    kind = form.value_kind.removesuffix("s") if is_one else form.value_kind
+    asked = form.asked
+    kind = form.value_kind.removesuffix("s") if asked is _ONE else form.value_kind
     answers = chain.from_iterable(values for _, values in queried)
     return Sample(
         prompt=asked.prompt.format(kind=kind, context=context, query=query),
@@ -328,9 +331,10 @@ _HOPS: Final = 4
 _EXAMPLE_TOKENS: Final = 500
 _EXAMPLE_VALUE: Final = "12345"
 _EXAMPLE_STEP: Final = 5
-_TRACKED: Final = (
+_TRACKED: Final = Asked(
+    prompt_of("ruler_vt"),
     " Answer: According to the chain(s) of variable assignment in the text above, "
-    "{count} variables are assigned the value {value}, they are: "
+    "{count} variables are assigned the value {query}, they are: ",
 )
 
 
@@ -389,12 +393,11 @@ class _Variables:
         for inserted, index in enumerate(indices):
             lines.insert(inserted + index, assignments[inserted])
         context = "\n".join(lines).replace(". \n", ".\n")
-        prompt = prompt_of("ruler_vt").format(context=context, value=value)
         return Sample(
-            prompt,
+            prompt=_TRACKED.prompt.format(context=context, query=value),
             references=tuple(names),
             max_new_tokens=max_new_tokens,
-            answer_prefix=_TRACKED.format(count=_HOPS + 1, value=value),
+            answer_prefix=_TRACKED.prefix.format(count=_HOPS + 1, query=value),
         )
 
 
@@ -431,8 +434,10 @@ _ENGLISH_WORDS: Final = "ruler/english_words.json"
 _COMMON: Final = 10
 _WORD_STEP: Final = 10
 _MEASURED_WORDS: Final = 4096  # of which the tokens per word are measured
-_LIST: Final = prompt_of("ruler_cwe")
-_LISTED: Final = " Answer: The top 10 words that appear most often in the list are:"
+_LISTED: Final = Asked(
+    prompt_of("ruler_cwe"),
+    " Answer: The top 10 words that appear most often in the list are:",
+)
 
 
 class _WordLists:
@@ -465,12 +470,13 @@ class _WordLists:
         else:
             example, answers = self._listed(40, common_repeats=10, other_repeats=3)
             context, common = self._listed(size, common_repeats=30, other_repeats=3)
-        shown = f"{_LIST.format(context=example)}{_LISTED} {_numbered(answers)}"
+        prompt, prefix = _LISTED
+        shown = f"{prompt.format(context=example)}{prefix} {_numbered(answers)}"
         return Sample(
-            prompt=f"{shown}\n{_LIST.format(context=context)}",
+            prompt=f"{shown}\n{prompt.format(context=context)}",
             references=tuple(common),
             max_new_tokens=120,
-            answer_prefix=_LISTED,
+            answer_prefix=prefix,
         )
 
     def _listed(
@@ -515,9 +521,10 @@ def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
 _ALPHA: Final = 2.0
 _LETTERS: Final = 6
 _CODED_BUDGET: Final = 50
-_DECODED: Final = (
+_DECODED: Final = Asked(
+    prompt_of("ruler_fwe"),
     " Answer: According to the coded text above, the three most frequently appeared "
-    "words are:"
+    "words are:",
 )
 
 
@@ -576,12 +583,11 @@ def _coded(vocabulary: Sequence[str], words: int, *, seed: int) -> Sample:
         coded += [word] * count
     random.Random(seed).shuffle(coded)
     context = " ".join(coded)
-    prompt = prompt_of("ruler_fwe").format(context=context)
     return Sample(
-        prompt,
+        prompt=_DECODED.prompt.format(context=context),
         references=tuple(vocabulary[1:4]),
         max_new_tokens=_CODED_BUDGET,
-        answer_prefix=_DECODED,
+        answer_prefix=_DECODED.prefix,
     )
 
 
@@ -591,6 +597,7 @@ def _coded(vocabulary: Sequence[str], words: int, *, seed: int) -> Sample:
 # Characters of a module's documentation.
 _MAX_DEMO_CHARS: Final = 600
 _QA_STEP: Final = 10
+_ANSWERED: Final = Asked(prompt_of("ruler_qa"), " Answer:")
 
 
 class _Question(NamedTuple):
@@ -709,8 +716,8 @@ def _qa_samples(
         for number, document in enumerate(chosen, start=1):
             parts.append(f"Document {number}:\n{document}")
         context = "\n\n".join(parts)
-        prompt = prompt_of("ruler_qa").format(context=context, query=question.text)
-        return Sample(prompt, question.answers, 32, " Answer:")
+        prompt = _ANSWERED.prompt.format(context=context, query=question.text)
+        return Sample(prompt, question.answers, 32, _ANSWERED.prefix)
 
     builds = [partial(build, question) for question in questions]
     size = _largest(request, builds[0], step=_QA_STEP)
@@ -779,3 +786,12 @@ TASKS: Final = (
     _part("qa_1", make=partial(_qa_samples, read=_read_squad), files=(SQUAD,)),
     _part("qa_2", make=partial(_qa_samples, read=_read_hotpotqa), files=(HOTPOTQA,)),
 )
+# What each task asks: {context}, {query}, {kind} of needles, {count} of variables.
+TEMPLATES: Final = {
+    **{name: form.asked for name, form in _FORMS.items()},
+    "vt": _TRACKED,
+    "cwe": _LISTED,
+    "fwe": _DECODED,
+    "qa_1": _ANSWERED,
+    "qa_2": _ANSWERED,
+}

@@ -27,7 +27,7 @@ from nextlong.evaluate.data import (
     record,
     several,
 )
-from nextlong.evaluate.task import Sample, Scorer, Task, TaskRequest
+from nextlong.evaluate.task import Sample, Scorer, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, shuffled
 from nextlong.recipe.keys import as_list
 from nextlong.text import Json
@@ -183,7 +183,10 @@ def _samples(
         )
         in_prompt = ("demo", "question", "options")
         fields = {name: item[name] for name in in_prompt if name in item}
-        sample = published.prompted(request, prompt, question, context=story, **fields)
+        template = prompt_of(prompt)
+        sample = published.prompted(
+            request, template, question, context=story, **fields
+        )
         sample.details["context_cut"] |= story != item["context"]
         yield sample
 

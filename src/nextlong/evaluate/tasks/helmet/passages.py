@@ -23,7 +23,7 @@ from nextlong.evaluate.data import (
     record,
     several,
 )
-from nextlong.evaluate.task import Sample, Task, TaskRequest
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks.helmet.published import (
     LENGTHS,
     QUESTIONS,
@@ -90,7 +90,7 @@ def _rag_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
         )
         yield published.prompted(
             request,
-            "helmet_rag",
+            prompt_of("helmet_rag"),
             question,
             context=_documents(row),
             demos="".join(demos),
@@ -151,7 +151,7 @@ def _rerank_samples(request: TaskRequest) -> Iterator[Sample]:
         )
         yield published.prompted(
             request,
-            "helmet_rerank",
+            prompt_of("helmet_rerank"),
             question,
             context=_ranked_passages(row, has_titles=has_titles),
             demos="".join(demos),

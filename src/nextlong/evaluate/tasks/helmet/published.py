@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from nextlong.evaluate.task import Sample, Scorer, TaskRequest, prompt_of
+from nextlong.evaluate.task import Sample, Scorer, TaskRequest
 from nextlong.text import Json
 
 SHOTS: Final = 2
@@ -33,12 +33,12 @@ _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 def prompted(
     request: TaskRequest, template: str, sample: Sample, *, context: str, **fields: str
 ) -> Sample:
-    """Return a sample with the prompt of a template, its context cut to what fits.
+    """Return a sample with a template filled, its context cut to what fits.
 
     As in HELMET's `tokenize`, the tokens that exceed the length are cut from the end of
     the context; BOS is counted.
     """
-    head, tail = prompt_of(template).split("{context}")
+    head, tail = template.split("{context}")
     before = head.format(**fields)
     after = tail.format(**fields)
     behind = after + (sample.answer_prefix if request.begins_answer else "")

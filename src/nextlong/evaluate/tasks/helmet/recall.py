@@ -22,11 +22,22 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any, Final, NamedTuple, NotRequired
+from typing import Annotated, Any, Final, NamedTuple, NotRequired
+
+from pydantic import BeforeValidator
 
 import nextlong.evaluate.tasks.helmet.published as published
-from nextlong.evaluate.data import NAME, TEXT, DataFiles, record, several
-from nextlong.evaluate.task import Sample, Task, TaskRequest
+from nextlong.evaluate.data import (
+    NAME,
+    TEXT,
+    TEXTS,
+    DataFiles,
+    Shape,
+    optional,
+    record,
+    several,
+)
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks import ruler
 from nextlong.evaluate.tasks.helmet.published import (
     LENGTHS,
@@ -36,6 +47,7 @@ from nextlong.evaluate.tasks.helmet.published import (
     seed_of,
     shuffled,
 )
+from nextlong.recipe.keys import as_list
 from nextlong.text import Json
 
 _KEYS_AT: Final = dict(zip(LENGTHS, (105, 220, 440, 900, 1800), strict=True))
@@ -130,7 +142,7 @@ def _key_question(
     question = Sample("", (value,), 100, "\nCorresponding value:", details=details)
     return prompted(
         request,
-        "helmet_json_kv",
+        prompt_of("helmet_json_kv"),
         question,
         context=context,
         demos="".join(demos),
@@ -154,14 +166,36 @@ _SEPARATORS: Final = {
     "fwe": ("coded words. ", "coded words.\n"),
 }
 _SEPARATOR_TOKENS: Final = 2
+# Either `query` or `question`, and either `answer` or `outputs`, by the task.
+_RULER_ANSWERS: Final[Shape] = NotRequired[Annotated[TEXTS, BeforeValidator(as_list)]]
+_RULER_SHAPE: Final = record(
+    context=str,
+    query=optional(str),
+    question=optional(str),
+    example=optional(str),
+    type_needle_v=optional(str),
+    num_v=NotRequired[Any],
+    answer=_RULER_ANSWERS,
+    outputs=_RULER_ANSWERS,
+)
+
+
+def _ruler_file(name: str, length: int) -> str:
+    return f"helmet/ruler/{name}/validation_{length}.jsonl"
 
 
 def _ruler_samples(request: TaskRequest, task: Task) -> Iterator[Sample | None]:
-    """Yield RULER's samples in HELMET's templates.
+    """Yield the samples of HELMET's file for the length, else RULER's in its templates.
 
     Room is kept for these and for a greater budget.
     """
     budget, more = _RULER_BUDGETS.get(task.name, _USUAL_BUDGET)
+    file = _ruler_file(task.name, request.length)
+    if request.data.has(file):
+        rows = list(request.data.json_lines(file, _RULER_SHAPE))
+        for row in shuffled(rows, seed=request.seed):
+            yield _published_sample(request, task.name, row, budget)
+        return
     overhead = request.overhead + more + _SEPARATOR_TOKENS
     for sample in task.make(replace(request, overhead=overhead)):
         if sample is None:
@@ -178,6 +212,35 @@ def _ruler_samples(request: TaskRequest, task: Task) -> Iterator[Sample | None]:
             answer_prefix="\n" + sample.answer_prefix.strip(),
             max_new_tokens=budget,
         )
+
+
+def _published_sample(
+    request: TaskRequest, name: str, row: Json, budget: int
+) -> Sample:
+    """Return a row of HELMET's files in its template, as `load_ruler` of data.py."""
+    nvidia, helmet = _SEPARATORS["fwe"]
+    template, prefix = ruler.TEMPLATES[name]
+    example = row.get("example")
+    shown = f"{example}\n\n" if example else ""
+    fields = {
+        "query": row.get("query") or row.get("question") or "",
+        "kind": str(row.get("type_needle_v")),
+        "count": str(row.get("num_v")),
+    }
+    question = Sample(
+        prompt="",
+        references=tuple(row.get("answer") or row["outputs"]),
+        max_new_tokens=budget,
+        answer_prefix="\n" + prefix.strip().format(**fields),
+    )
+    return prompted(
+        request,
+        "{example}" + template.replace(nvidia, helmet),
+        question,
+        context=row["context"],
+        example=shown,
+        **fields,
+    )
 
 
 def _score_ruler(answer: str, sample: Sample) -> dict[str, float]:
@@ -204,6 +267,7 @@ def _as_helmet(task: Task) -> Task:
         make=partial(_ruler_samples, task=task),
         score=_score_qa if is_qa else _score_ruler,
         chat="plain text",
+        published=partial(_ruler_file, task.name),
     )
 
 
@@ -222,7 +286,7 @@ _kv: Final = Task(
     samples=QUESTIONS,
     make=_json_kv,
     score=_score_value,
-    optional=lambda length: (_file(length),),
+    published=_file,
     chat="plain text",
     version=2,
 )
@@ -353,7 +417,7 @@ def _icl_samples(
         )
         yield prompted(
             request,
-            "helmet_icl",
+            prompt_of("helmet_icl"),
             question,
             context="\n\n".join(demos),
             question=asked.text,
