@@ -9,6 +9,7 @@ from tests.support.answering_models import answered
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.engines import HuggingFaceModel, context_of
 from nextlong.evaluate.prompts import ModelOptions
+from nextlong.evaluate.registry import registered
 from nextlong.evaluate.task import Sample
 
 pytestmark = pytest.mark.heavy
@@ -170,6 +171,19 @@ def test_a_model_is_read_with_the_attention_that_it_supports(
     expected = [plain_answer(model, model.prompts.ids(one), 12) for one in samples]
     assert len(set(expected)) > 1
     assert answered(model, samples) == expected
+
+
+def test_probes_that_read_a_text_in_parts_refuse_a_model_that_cannot(
+    tiny_model, tmp_path
+):
+    config = small("MambaConfig", **KINDS["MambaConfig"])
+    model = HuggingFaceModel(
+        ModelOptions(str(saved(tmp_path / "m", tiny_model, config)))
+    )
+    for name in ("attention", "dependency"):
+        with pytest.raises(EvaluateError) as error:
+            registered()[name].check_model(model, tmp_path)
+        assert error.value.where == name
 
 
 def test_an_attention_that_the_model_lacks_is_named(tiny_model, tmp_path):

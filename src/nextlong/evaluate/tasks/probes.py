@@ -64,11 +64,23 @@ class _ChunkLoss(NamedTuple):
     without_earlier: float
 
 
+def _check_parts(model: HuggingFaceModel, *, probe: str) -> None:
+    """Raise EvaluateError for a model that cannot read a text in parts."""
+    if model.reads_whole:
+        raise EvaluateError(
+            where=probe,
+            problem="the model has no key-value cache, or RoPE frequencies that depend "
+            "on the length, so it cannot read a text in parts",
+            fix="leave this probe out",
+        )
+
+
 def _check_run(model: HuggingFaceModel, run_dir: Path | None) -> None:
     """Raise EvaluateError for a model with another tokenizer than the run's.
 
     Raises RunError for a folder that is not a run.
     """
+    _check_parts(model, probe="dependency")
     assert run_dir is not None, "checked before a model is loaded"
     run = Run(run_dir)
     run_vocab = run.tokenizer.get_vocab()
@@ -303,6 +315,7 @@ _SINK: Final = 4
 
 
 def _check_plain(model: HuggingFaceModel, _: Path | None) -> None:
+    _check_parts(model, probe="attention")
     if model.prompts.format == "chat":
         raise EvaluateError(
             where="attention",
