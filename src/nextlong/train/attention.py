@@ -251,15 +251,24 @@ def _attend_each(
     # Grouped-query attention: several query heads share keys and values.
     shares_heads = key.shape[1] < query.shape[1]
 
+    # Split once: the gradient of a slice is as large as the whole row, so slicing each
+    # document took a sixth of the step of a small model with 12 documents in a row.
+    lengths = [end - start for start, end in pairwise(bounds)]
+    documents = zip(
+        query.split(lengths, dim=2),
+        key.split(lengths, dim=2),
+        value.split(lengths, dim=2),
+        strict=True,
+    )
     outputs = []
     with _square_kernels_off(query):
-        for start, end in pairwise(bounds):
+        for query_document, key_document, value_document in documents:
             # (1, heads, document tokens, size). One document alone needs no mask but
             # `is_causal`.
             output = scaled_dot_product_attention(
-                query[:, :, start:end],
-                key[:, :, start:end],
-                value[:, :, start:end],
+                query_document,
+                key_document,
+                value_document,
                 is_causal=True,
                 scale=scale,
                 dropout_p=dropout,
