@@ -12,11 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
 from experiments.replicate.recipe import PRESETS, Replication, recipe_from
 from nextlong.cli.common import check_installed, console, write
-from nextlong.cli.demo import write_demo_corpus
 from nextlong.errors import NextlongError
 from nextlong.recipe.recipe import commented_sections
 from nextlong.report import tables
@@ -44,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.replicate",
-        description="Replicate the paper on small models, one set per method.",
+        description="Train small models on hard and random negatives, and compare.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
 
@@ -65,14 +62,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_recipe_options(init, init, default="smoke")
     init.add_argument("--force", action="store_true", help="overwrite the file")
 
-    report = commands.add_parser("report", help="write the page of results")
+    report = commands.add_parser("report", help="write the section of results")
     report.set_defaults(command=_report)
     report.add_argument("results", type=Path, nargs="+", metavar="RESULTS")
     report.add_argument(
         "--to",
         type=Path,
         metavar="DIR",
-        help="folder for the page and its figures (default: beside RESULTS)",
+        help="folder of the page, whose section is replaced (default: beside RESULTS)",
     )
     return parser
 
@@ -85,13 +82,6 @@ def _add_recipe_options(
 ) -> None:
     source.add_argument(
         "--preset", default=default, metavar="NAME", help=", ".join(PRESETS)
-    )
-    parser.add_argument(
-        "--corpus",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="documents of a preset (default: Python's documentation)",
     )
     parser.add_argument(
         "--out",
@@ -110,9 +100,7 @@ def _add_recipe_options(
 
 def _of_preset(args: argparse.Namespace) -> Replication:
     out = args.out or f"nextlong-replicate-{args.preset}"
-    return recipe_from(
-        args.preset, out=out, sources=args.corpus, overrides=args.overrides
-    )
+    return recipe_from(args.preset, out=out, overrides=args.overrides)
 
 
 def _init(args: argparse.Namespace) -> None:
@@ -128,12 +116,6 @@ def _init(args: argparse.Namespace) -> None:
 def _run(args: argparse.Namespace) -> None:
     if args.preset is not None:
         recipe = _of_preset(args)
-    elif args.corpus:
-        raise NextlongError(
-            where="--corpus",
-            problem="belongs to --preset; a recipe has its own corpus",
-            fix=f"change corpus.sources in {args.recipe}",
-        )
     else:
         overrides = list(args.overrides)
         if args.out:
@@ -146,27 +128,8 @@ def _run(args: argparse.Namespace) -> None:
     if args.dry_run:
         tables.show_facts([*run.plan(recipe)], shown)
         return
-    recipe = with_corpus(recipe, shown)
     run.replicate(recipe, report=lambda line: tables.say(line, shown))
-    _write_report([Path(recipe.out).expanduser() / run.RESULTS], None)
-
-
-def with_corpus(recipe: Replication, shown: Console) -> Replication:
-    """Return a recipe that names its documents.
-
-    They are the user's, else Python's own documentation, written beside the results.
-    """
-    corpus = recipe.corpus
-    if corpus.kind == "invented" or corpus.sources:
-        return recipe
-    path = Path(recipe.out).expanduser() / "python-documentation.jsonl"
-    if not path.exists():
-        write_demo_corpus(path)
-    line = f"corpus: {path}, the documentation of Python (use --corpus FILE for yours)"
-    tables.say(line, shown)
-    keys = recipe.model_dump(mode="json")
-    keys["corpus"]["sources"] = [{"path": str(path), "name": "python-documentation"}]
-    return recipe.from_dict(keys)
+    _write_report([Path(recipe.out).expanduser() / f"{recipe.preset}.json"], None)
 
 
 def _report(args: argparse.Namespace) -> None:

@@ -7,39 +7,31 @@ the presets.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Annotated, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Self
 
 import yaml
 from pydantic import Field, NonNegativeInt, PositiveFloat, model_validator
 
-from experiments.replicate.corpora import Invented, RealDocuments
+from experiments.replicate.corpus import ECHO_TOKENS, Corpus
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Named, Positive, PositiveLength, Section, keyed
 from nextlong.text import Json
 from nextlong.train.recipe import RecipeFile
 
-# Of the probes that end the training of a base model; they fit a short row.
+# Of the probes that end the training of a base model.
 CRITERION_NEGATIVES: Final = 2
+
+_Share = Annotated[float, Field(ge=0, le=1)]
 
 
 @dataclass(frozen=True)
 class Arm:
-    """What a model is extended on.
+    """What a model is extended on: keys of the sections of the data recipe."""
 
-    compose: keys of the data recipe
-    replay: share of short rows
-    lengths: of its sequences, in tokens; else those of all arms
-    chunks: the corpus's chunk size is multiplied by it
-    source: the file of the corpus
-    """
-
-    compose: Mapping[str, str]
-    replay: float | None = None
-    lengths: Sequence[int] | None = None
-    chunks: int = 1
-    source: str = "train"
+    compose: Mapping[str, Any]
+    mine: Mapping[str, Any] = field(default_factory=dict)
 
 
 _FILE: Final = files(__package__) / "presets.yaml"
@@ -60,46 +52,36 @@ class _ModelSizes(Section):
 
 
 class _Pretrain(Section):
-    """Short rows until retrieval has formed.
+    """Short rows until the base model tells some look-alikes apart.
 
-    Legs of `steps` steps, the first of echoes, until a leg ends with the recall.
+    A leg of echoes, then legs of `steps` steps over rows of which half are documents.
     """
 
-    echo_tokens: PositiveLength = keyed(64, "tokens of a row of the first leg")
-    tokens: PositiveLength = keyed(256, "tokens of a row")
-    tokens_per_step: PositiveLength = 1024
-    models: Literal["one", "seed"] = keyed(
-        "seed", "seed: one base model per seed; one: that of the first seed for all"
+    echo_steps: Positive = keyed(900, "steps of the first leg, at a constant lr")
+    echo_lr: PositiveFloat = 5e-3
+    tokens: PositiveLength = keyed(128, "tokens of a row of the later legs")
+    tokens_per_step: PositiveLength = 2048
+    steps: Positive = keyed(50, "steps of a later leg, whose lr falls to a tenth")
+    most_legs: Positive = keyed(20, "later legs after which a seed is left out")
+    recall: tuple[_Share, _Share] = keyed(
+        (0.4, 0.6),
+        f"share of values recalled across {CRITERION_NEGATIVES} look-alikes: the first "
+        "leg with at least the lower one ends the training, and a seed above the upper "
+        "one is left out",
     )
-    steps: Positive = keyed(600, "steps of a leg")
-    constant_legs: NonNegativeInt = keyed(
-        2, "first legs, of constant lr; in later ones lr falls to a tenth"
-    )
-    most_legs: Positive = 12
-    recall: Annotated[float, Field(ge=0, le=1)] = keyed(
-        0.95, f"share of values recalled across {CRITERION_NEGATIVES} hard negatives"
-    )
-    lr: PositiveFloat = 5e-3
+    lr: PositiveFloat = 3e-3
 
 
 class _Extend(Section):
-    """Long rows."""
+    """Long rows, each a sequence, and short ones."""
 
-    row_tokens: PositiveLength = keyed(
-        2048, "tokens of a row, which packs sequences of the lengths and short ones"
-    )
-    lengths: tuple[PositiveLength, ...] = keyed(
-        (512, 1024, 2048),
-        "tokens of a sequence; each length gets the same share of the tokens",
-    )
+    row_tokens: PositiveLength = keyed(256, "tokens of a row")
     replay: Annotated[float, Field(ge=0, lt=1)] = keyed(
-        0.5, "share of short rows, in tokens"
+        0.5, "share of short rows, in tokens, half of them echoes"
     )
-    steps: Positive = 1600
+    steps: Positive = 680
     tokens_per_step: PositiveLength = 2048
-    data_tokens: PositiveLength = keyed(
-        1_638_400, "tokens of the sequences of each arm, before they are mixed"
-    )
+    sequences: Positive = keyed(2400, "sequences of an arm, repeated as needed")
     lr: PositiveFloat = 3e-3
 
     @property
@@ -111,13 +93,12 @@ class _Measure(Section):
     """What is measured of each model."""
 
     negatives: tuple[NonNegativeInt, ...] = keyed(
-        (2, 4, 8, 16, 32, 60), "paragraphs between the facts and the questions"
+        (1, 2, 4, 8, 12), "paragraphs between the facts and the questions"
     )
     probes: Positive = keyed(
-        64,
-        "probes of each kind and number of negatives; each has four values to recall",
+        64, "probes of each kind and number of negatives, with five values to recall"
     )
-    rows: Positive = keyed(8, "held-out rows whose loss is measured")
+    rows: Positive = keyed(64, "held-out rows whose loss is measured")
 
 
 class Replication(RecipeFile):
@@ -131,12 +112,10 @@ class Replication(RecipeFile):
         "preset that this was made from; the defaults are those of mechanism",
     )
     seeds: tuple[int, ...] = keyed(
-        (0, 1, 2, 3, 4), "seeds of the weights and of the order of rows"
+        tuple(range(8)), "seeds of the weights and of the order of rows"
     )
     arms: tuple[str, ...] = keyed(tuple(ARMS), "what is compared")
-    corpus: Annotated[Invented | RealDocuments, Field(discriminator="kind")] = (
-        Invented()
-    )
+    corpus: Corpus = Corpus()
     model: _ModelSizes = _ModelSizes()
     pretrain: _Pretrain = _Pretrain()
     extend: _Extend = _Extend()
@@ -170,28 +149,16 @@ class Replication(RecipeFile):
                 f"model.hidden_size={width} is not a multiple of "
                 f"2 × model.heads={heads}; make it one"
             )
-        row_tokens = self.extend.row_tokens
-        if row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
+        pretrain = self.pretrain
+        extend = self.extend
+        if extend.row_tokens % pretrain.tokens:
             raise ValueError(
-                f"extend.row_tokens={row_tokens} is shorter than a sequence; raise it"
+                f"extend.row_tokens={extend.row_tokens} is not a multiple of "
+                f"pretrain.tokens={pretrain.tokens}; make it one"
             )
-        _check_whole_rows(self.pretrain.tokens_per_step, self.pretrain.echo_tokens)
-        _check_whole_rows(self.pretrain.tokens_per_step, self.pretrain.tokens)
-        _check_whole_rows(self.extend.tokens_per_step, row_tokens)
-        return self
-
-    @model_validator(mode="after")
-    def _measured_beyond_a_short_row(self) -> Self:
-        negatives = self.measure.negatives
-        short_row = self.pretrain.tokens
-        negative_tokens = self.corpus.negative_tokens
-        if max(negatives, default=0) * negative_tokens <= short_row:
-            min_negatives = short_row // negative_tokens + 1
-            raise ValueError(
-                f"measure.negatives={list(negatives)}: the hypotheses are about more "
-                f"negatives than a row of pretrain.tokens={short_row} holds; add a "
-                f"number of at least {min_negatives}"
-            )
+        _check_whole_rows(pretrain.tokens_per_step, ECHO_TOKENS)
+        _check_whole_rows(pretrain.tokens_per_step, pretrain.tokens)
+        _check_whole_rows(extend.tokens_per_step, extend.row_tokens)
         return self
 
 
@@ -211,10 +178,8 @@ def _check_whole_rows(tokens_per_step: int, row_tokens: int) -> None:
         )
 
 
-def recipe_from(
-    name: str, *, out: str, sources: Sequence[str] = (), overrides: Sequence[str] = ()
-) -> Replication:
-    """Return the recipe of a preset over the user's files.
+def recipe_from(name: str, *, out: str, overrides: Sequence[str] = ()) -> Replication:
+    """Return the recipe of a preset.
 
     Raises RecipeError for an unknown preset.
     """
@@ -225,13 +190,4 @@ def recipe_from(
             fix=f"choose from {', '.join(PRESETS)}",
         )
     keys = {**PRESETS[name], "out": out, "preset": name}
-    if sources:
-        corpus = keys["corpus"]
-        if corpus["kind"] == "invented":
-            raise RecipeError(
-                where=f"--preset {name}",
-                problem="it invents its corpus",
-                fix="remove --corpus",
-            )
-        keys["corpus"] = {**corpus, "sources": [{"path": path} for path in sources]}
     return Replication.from_dict(keys, overrides=overrides, origin=f"--preset {name}")

@@ -1,14 +1,14 @@
-"""Run: which sequences teach retrieval across distance and among negatives?
+"""Run: base models, arms and measurements of an experiment, resumable.
 
 In:  a recipe.
-Out: `OUT/results.json`, which `python -m experiments.replicate report` draws, and every
+Out: `OUT/PRESET.json`, which `python -m experiments.replicate report` draws, and every
      run, model and measurement below OUT.
 
 One base model learns retrieval on short rows; from it, one model per arm is extended on
 that arm's sequences, made by ordinary runs of the package, with equal tokens. All are
-measured on probes of a form that no arm trains on (`small_llama.py`). A killed
-experiment resumes at the first model that is not finished. Seeds are the outer loop, so
-finished seeds compare all arms.
+measured on the same probes (`small_llama.py`). A killed experiment resumes at the first
+model that is not finished. Seeds are the outer loop, so finished seeds compare all
+arms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,16 +29,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
-from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 import nextlong
 from experiments.replicate import small_llama
-from experiments.replicate.corpora import Negatives
+from experiments.replicate.corpus import (
+    CHUNK_CHARS,
+    ECHO_TOKENS,
+    Kind,
+    probe_maker,
+    topic_of,
+    word_tokenizer,
+)
 from experiments.replicate.recipe import ARMS, CRITERION_NEGATIVES, Arm, Replication
 from nextlong.engine import store
-from nextlong.errors import RecipeError, RunError
+from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.runs.run import Run
 from nextlong.text import Json
@@ -48,7 +53,6 @@ from nextlong.train.checkpoints import CHECKPOINTS
 from nextlong.train.model import accelerator
 from nextlong.train.recipe import TrainRecipe
 
-RESULTS: Final = "results.json"
 _RECORD: Final = "stage.json"
 
 
@@ -118,61 +122,51 @@ class _Experiment:
     def out(self) -> Path:
         return Path(self.recipe.out).expanduser().absolute()
 
+    @property
+    def results(self) -> Path:
+        return self.out / f"{self.recipe.preset}.json"
+
     @cached_property
     def corpus(self) -> _Stage:
         corpus = self.recipe.corpus
-        stage = _Stage(self.out / "corpus", corpus.kind, corpus.identity())
+        stage = _Stage(self.out / "corpus", "invented", corpus.model_dump())
         if not stage.is_finished:
             with store.explained(stage.folder):
                 stage.finish(corpus.write(stage.folder))
         return stage
 
-    def run(self, source: str, compose: Mapping[str, Any], *, chunks: int = 1) -> str:
+    def run(self, source: str, arm: Arm) -> str:
         """Make a run over one file of the corpus with `nextlong.run`.
 
         Return it as `FOLDER@NAME`.
         """
-        max_chars = chunks * self.recipe.corpus.chunk_chars
-        parts = [str(value) for value in compose.values()]
-        if chunks > 1:
-            parts.append(str(max_chars))
-        name = "-".join(parts)
+        name = "-".join(map(str, [*arm.compose.values(), *arm.mine.values()]))
         run_dir = self.out / "runs" / f"{source}-{self.corpus.fingerprint}"
         named = f"{run_dir}@{name}"
         if named in self.composed:
             return named
-        if not self.corpus.record.get(source, 1):
-            raise RecipeError(
-                where="corpus",
-                problem=f"it has no document for arms of {source!r} documents",
-                fix="lower corpus.long_chars",
-            )
+        folder = self.corpus.folder
+        path = str(folder / f"{source}.jsonl")
+        candidates = self.recipe.corpus.candidates
         keys = {
             "run_dir": str(run_dir),
             "name": name,
             "executor": "serial",
-            **self._data_keys(source),
-            "chunk": {"max_chars": max_chars},
-            "compose": dict(compose),
+            "ingest": {"sources": [{"path": path, "name": source}]},
+            "tokenizer": {"source": str(folder / "tokenizer.json")},
+            "encoder": {"model": "lsa"},
+            "chunk": {"max_chars": CHUNK_CHARS[source]},
+            "mine": {
+                "candidates": candidates,
+                "reorder_top": candidates,
+                **arm.mine,
+            },
+            "compose": dict(arm.compose),
         }
         nextlong.run(Recipe.from_dict(keys, origin=f"data of {name}"))
         manifest = Run(named).steps["compose"].manifest
         self.composed[named] = str(manifest["fingerprint"])
         return named
-
-    def _data_keys(self, source: str) -> Json:
-        """Return the keys of a data recipe that depend on the corpus alone."""
-        corpus = self.recipe.corpus
-        folder = self.corpus.folder
-        path = str(folder / f"{source}.jsonl")
-        keys: Json = {
-            "ingest": {"sources": [{"path": path, "name": source}]},
-            "tokenizer": {"source": str(folder / "tokenizer.json")},
-            "encoder": {"model": corpus.encoder},
-        }
-        if corpus.kind == "documents" and source != "held-out":
-            keys["decontaminate"] = {"files": [str(folder / "held-out.jsonl")]}
-        return keys
 
     @cached_property
     def plain_runs(self) -> dict[str, str]:
@@ -187,85 +181,93 @@ class _Experiment:
         return {
             "train": self._plain_run("train", pretrain.tokens, "all"),
             "echoes": self._plain_run("echoes", pretrain.tokens, "all"),
-            "first": self._plain_run("echoes", pretrain.echo_tokens, "all"),
+            "first": self._plain_run("echoes", ECHO_TOKENS, "all"),
             "held-out": self._plain_run("held-out", held_out_tokens, held_out_rows),
         }
 
     def _plain_run(self, source: str, tokens: int, sequences: int | str) -> str:
-        compose = {
+        compose: Json = {
             "method": "standard",
             "target_tokens": tokens,
             "sequences": sequences,
         }
-        return self.run(source, compose)
+        return self.run(source, Arm(compose))
 
     def data_of(self, arm: Arm) -> Json:
         """Return the `data` section of the training recipe of an arm, its runs made."""
         extend = self.recipe.extend
-        lengths = arm.lengths or extend.lengths
-        replay = extend.replay if arm.replay is None else arm.replay
-        runs = []
-        if replay < 1:
-            for length in lengths:
-                # All lengths have the same number of tokens.
-                count = -(-extend.data_tokens // (len(lengths) * length))
-                compose = {**arm.compose, "target_tokens": length, "sequences": count}
-                runs.append(self.run(arm.source, compose, chunks=arm.chunks))
-        # Shares of the runs in tokens: equal ones for the lengths, and the replay in
-        # halves for documents and echoes.
-        mix = [(1 - replay) / len(lengths)] * len(runs)
-        if replay:
+        compose = {
+            "target_tokens": extend.row_tokens,
+            "sequences": extend.sequences,
+            **arm.compose,
+        }
+        runs = [self.run("train", replace(arm, compose=compose))]
+        mix = [1 - extend.replay]
+        # The replay: halves of documents and echoes.
+        if extend.replay:
             runs += [self.plain_runs["train"], self.plain_runs["echoes"]]
-            mix += [replay / 2, replay / 2]
+            mix += [extend.replay / 2, extend.replay / 2]
         return {"runs": runs, "mix": mix, "by": "tokens", "pack": extend.row_tokens}
 
-    def base_seed(self, seed: int) -> int:
-        return seed if self.recipe.pretrain.models == "seed" else self.recipe.seeds[0]
+    def look_alikes(self, arm: Arm) -> float | None:
+        """Return the share of an arm's negatives that are look-alikes, in percent.
+
+        None if it has no negatives.
+        """
+        named, *_ = self.data_of(arm)["runs"]
+        depends_on = {"sequences": self.composed[named]}
+        stage = _Stage(self.out / "measured", "look-alikes", depends_on)
+        if not stage.is_finished:
+            stage.finish({"percent": _look_alikes_in(Run(named))})
+        percent: float | None = stage.record["percent"]
+        return percent
 
     def base(self, seed: int, *, trains: bool = True) -> list[_Stage]:
-        """Return the legs of a base model, trained until the last one retrieves.
+        """Return the legs of a base model, until the recall of the last one suffices.
 
-        Empty if retrieval does not form or, where `trains` is false, if one of them is
-        not finished.
+        Empty if it does not, or is above the recipe's limit, or, where `trains` is
+        false, if one of them is not finished.
         """
         pretrain = self.recipe.pretrain
+        lowest, highest = pretrain.recall
         legs: list[_Stage] = []
-        while len(legs) < pretrain.most_legs:
+        recall = 0.0
+        while len(legs) <= pretrain.most_legs:
             leg = self._next_leg(seed, legs)
             legs.append(leg)
             if trains:
                 self.train(leg, criterion=True)
             elif not leg.is_finished:
                 return []
-            if leg.record["recall"] >= pretrain.recall:
-                return legs
+            recall = leg.record["recall"]
+            if len(legs) > 1 and recall >= lowest:
+                break
+        if lowest <= recall <= highest:
+            return legs
         if trains:
-            recall = 100 * legs[-1].record["recall"]
             self.report(
-                f"seed {seed}: after {len(legs)} legs of {pretrain.steps} steps the base "
-                f"model recalls {recall:.0f} % of the values, not "
-                f"{100 * pretrain.recall:.0f} %; the seed is left out"
+                f"seed {seed}: after {len(legs)} legs the base model recalls "
+                f"{100 * recall:.0f} % of the values, not {100 * lowest:.0f} to "
+                f"{100 * highest:.0f} %; the seed is left out"
             )
         return []
 
     def _next_leg(self, seed: int, legs: Sequence[_Stage]) -> _Stage:
         """Return the leg after some legs of a base model; trains nothing."""
         pretrain = self.recipe.pretrain
-        before = legs[-1] if legs else None
-        if before is None:
+        tokens = pretrain.tokens_per_step
+        if not legs:
             # The first leg is of echoes alone, in shorter rows.
             parts = ["first"]
-            row_tokens = pretrain.echo_tokens
             start = self.initial(seed)
+            training = _training(
+                pretrain.echo_steps, tokens, ECHO_TOKENS, pretrain.echo_lr
+            )
+            training["schedule"] = "constant"
         else:
             parts = ["train", "echoes"]
-            row_tokens = pretrain.tokens
-            start = before.final
-        training = _training(
-            pretrain.steps, pretrain.tokens_per_step, row_tokens, pretrain.lr
-        )
-        is_constant = len(legs) < pretrain.constant_legs
-        training["schedule"] = "constant" if is_constant else "cosine"
+            start = legs[-1].final
+            training = _training(pretrain.steps, tokens, pretrain.tokens, pretrain.lr)
         keys: Json = {
             # A leg reads the rows in another order.
             "seed": 1000 * seed + len(legs),
@@ -277,6 +279,7 @@ class _Experiment:
             "model": {"path": str(start)},
             "training": training,
         }
+        before = legs[-1] if legs else None
         return self._trained(f"base-seed{seed}-leg{len(legs) + 1}", keys, before)
 
     def initial(self, seed: int) -> Path:
@@ -284,9 +287,8 @@ class _Experiment:
         depends_on = {"model": sizes, "seed": seed}
         stage = _Stage(self.out / "models", f"initial-seed{seed}", depends_on)
         if not stage.is_finished:
-            tokenizer = Tokenizer.from_file(str(self.corpus.folder / "tokenizer.json"))
             config = small_llama.config(
-                vocabulary=tokenizer.get_vocab_size(),
+                vocabulary=word_tokenizer().get_vocab_size(),
                 row_tokens=self.recipe.extend.row_tokens,
                 **sizes,
             )
@@ -347,8 +349,7 @@ class _Experiment:
         line = f"{stage.name}: loss {record['loss']:.3f}, {record['seconds']:.0f} s"
         if criterion:
             # Other probes than those of the measurements.
-            probes_seed = self.recipe.corpus.seed + 1
-            probes = self.probes("hard", CRITERION_NEGATIVES, probes_seed)
+            probes = self.probes("same", CRITERION_NEGATIVES, 1)
             is_recalled = small_llama.recalled(_loaded(stage), probes)
             record["recall"] = float(is_recalled.mean())
             line += f", recall {100 * record['recall']:.1f} %"
@@ -356,16 +357,16 @@ class _Experiment:
         self.report(line)
 
     @cached_property
-    def probes(self) -> Callable[[Negatives, int, int], small_llama.Probes]:
+    def probes(self) -> Callable[[Kind, int, int], small_llama.Probes]:
         """Return the probes of a kind, a number of negatives and a seed.
 
         They are made once.
         """
-        make = self.recipe.corpus.probe(self.corpus.folder)
+        make = probe_maker()
         count = self.recipe.measure.probes
 
         @cache
-        def probes(kind: Negatives, negatives: int, seed: int) -> small_llama.Probes:
+        def probes(kind: Kind, negatives: int, seed: int) -> small_llama.Probes:
             return small_llama.probes(
                 make, kind, negatives=negatives, count=count, seed=seed
             )
@@ -387,50 +388,36 @@ class _Experiment:
         return _Stage(self.out / "measured", model.name, depends_on)
 
     def measure(self, model: _Stage) -> None:
-        """Measure recall, losses by position and attention, in percent and nats."""
+        """Measure recall, in percent, and the loss of held-out documents, in nats."""
         stage = self.measured(model)
         if stage.is_finished:
             return
         loaded = _loaded(model)
-        record: Json = {"recall": {}, "loss": self._losses(loaded), "attention": {}}
-        # Only this attention returns its weights.
-        eager = _loaded(model, attention="eager")
-        counts = self.recipe.measure.negatives
-        seed = self.recipe.corpus.seed
+        held_out_loss = small_llama.loss(loaded, self.held_out_rows)
+        record: Json = {"recall": {}, "loss": round(held_out_loss, 5)}
         for kind in small_llama.KINDS:
             recall = {}
-            for count in counts:
-                probes = self.probes(kind, count, seed)
+            for count in self.recipe.measure.negatives:
+                probes = self.probes(kind, count, 0)
                 share = float(small_llama.recalled(loaded, probes).mean())
                 recall[str(count)] = round(100 * share, 3)
             record["recall"][kind] = recall
-            farthest = self.probes(kind, max(counts), seed)
-            thirds = small_llama.attention_thirds(eager, farthest)
-            record["attention"][kind] = {
-                name: round(100 * share, 3) for name, share in thirds.items()
-            }
         stage.finish(record)
+        self.report(f"{model.name}: {record}")
 
-    def _losses(self, loaded: PreTrainedModel) -> dict[str, float]:
-        """Return the mean loss of parts of a row, by the last position of each."""
-        losses = small_llama.losses(loaded, self.held_out_rows)  # (T - 1,)
-        row_tokens = self.recipe.extend.row_tokens
-        inner_edges = [edge for edge in (256, 512, 1024, 2048) if edge < row_tokens]
-        parts = {}
-        for first, last in pairwise([1, *inner_edges, row_tokens]):
-            mean = float(losses[first - 1 : last - 1].mean())
-            parts[str(last)] = round(mean, 5)
-        return parts
+    def extend(self, seed: int, name: str) -> None:
+        """Train and measure the model of an arm, from a base model that is trained."""
+        *_, base = self.base(seed)
+        model = self.extended(seed, name, base)
+        self.train(model)
+        self.measure(model)
 
-    def finish(self, seed: int) -> None:
-        """Train and measure all models of a seed whose base model is trained."""
-        *_, base = self.base(self.base_seed(seed))
-        if seed == self.base_seed(seed):
-            self.measure(base)
-        for name in self.recipe.arms:
-            model = self.extended(seed, name, base)
-            self.train(model)
-            self.measure(model)
+    def measure_base(self, seed: int) -> bool:
+        """Train and measure a base model; tell whether it has the recall."""
+        legs = self.base(seed)
+        if legs:
+            self.measure(legs[-1])
+        return bool(legs)
 
     def in_another_process(self) -> _Experiment:
         """Return what a process that trains is given.
@@ -439,6 +426,22 @@ class _Experiment:
         """
         report = partial(print, flush=True)
         return replace(self, report=report, composed=dict(self.composed))
+
+
+def _look_alikes_in(run: Run) -> float | None:
+    """Return which percent of a run's negatives have the topic of their document."""
+    are_look_alikes = []
+    for sequence in run.sequences():
+        topics = {}
+        for role in ("meta", "negative"):
+            topics[role] = [
+                topic_of(span.source_id) for span in sequence.spans if span.role == role
+            ]
+        for topic in topics["negative"]:
+            are_look_alikes.append(topic == topics["meta"][0])
+    if not are_look_alikes:
+        return None
+    return round(100 * float(np.mean(are_look_alikes)), 1)
 
 
 def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
@@ -485,21 +488,26 @@ def plan(recipe: Replication) -> Iterator[tuple[str, str]]:
     """
     pretrain = recipe.pretrain
     extend = recipe.extend
+    bases = len(recipe.seeds)
+    models = bases * len(recipe.arms)
+    echo_tokens = pretrain.echo_steps * pretrain.tokens_per_step
     leg_tokens = pretrain.steps * pretrain.tokens_per_step
-    bases = len(recipe.seeds) if pretrain.models == "seed" else 1
-    models = len(recipe.seeds) * len(recipe.arms)
+    lowest, highest = pretrain.recall
     yield "models", f"{bases} pretrained, {models} extended: {', '.join(recipe.arms)}"
     yield (
         "training",
-        f"legs of {leg_tokens:,} tokens until a base model recalls "
-        f"{100 * pretrain.recall:.0f} % of the values, then "
-        f"{extend.trained_tokens:,} tokens an arm",
+        f"{echo_tokens:,} tokens of echoes and legs of {leg_tokens:,} tokens until a "
+        f"base model recalls {100 * lowest:.0f} to {100 * highest:.0f} % of the values, "
+        f"then {extend.trained_tokens:,} tokens an arm",
     )
-    lengths = ", ".join(map(str, extend.lengths))
-    yield "runs", f"sequences of {lengths} tokens an arm, from {recipe.corpus.about}"
-    # Of a base model, three legs are counted.
+    yield (
+        "runs",
+        f"{extend.sequences:,} sequences of {extend.row_tokens} tokens an arm, from "
+        f"{recipe.corpus.documents:,} invented documents",
+    )
+    # Of a base model, four later legs are counted.
     tokens_by_row = {
-        pretrain.tokens: bases * 3 * leg_tokens,
+        pretrain.tokens: bases * (echo_tokens + 4 * leg_tokens),
         extend.row_tokens: models * extend.trained_tokens,
     }
     hours = _training_seconds(recipe, tokens_by_row) / 3600
@@ -514,7 +522,7 @@ def plan(recipe: Replication) -> Iterator[tuple[str, str]]:
 def _training_seconds(recipe: Replication, tokens_by_row: Mapping[int, int]) -> float:
     """Return the seconds that training takes here, by the tokens of a row."""
     config = small_llama.config(
-        vocabulary=recipe.corpus.vocabulary,
+        vocabulary=word_tokenizer().get_vocab_size(),
         row_tokens=recipe.extend.row_tokens,
         **recipe.model.model_dump(),
     )
@@ -534,9 +542,9 @@ def _training_seconds(recipe: Replication, tokens_by_row: Mapping[int, int]) -> 
 
 
 def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
-    """Run or resume the experiment and return `results.json`.
+    """Run or resume the experiment and return the results.
 
-    The file is rewritten after each seed.
+    The file is rewritten after each model.
     """
     experiment = _Experiment(recipe, report)
     with store.locked(experiment.out):
@@ -550,31 +558,29 @@ def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
         with ProcessPoolExecutor(workers, mp_context=context) as processes:
             bases = {}
             for seed in recipe.seeds:
-                base_seed = experiment.base_seed(seed)
-                if base_seed not in bases:
-                    given = experiment.in_another_process()
-                    bases[base_seed] = processes.submit(given.base, base_seed)
+                given = experiment.in_another_process()
+                bases[seed] = processes.submit(given.measure_base, seed)
             # The runs of every arm are made beside the training of the base models.
             for name in recipe.arms:
                 began = time.monotonic()
-                experiment.data_of(ARMS[name])
+                experiment.look_alikes(ARMS[name])
                 report(f"data of {name}: {time.monotonic() - began:.0f} s")
-            formed = {seed for seed, base in bases.items() if base.result()}
-            finishing = []
-            for seed in recipe.seeds:
-                if experiment.base_seed(seed) in formed:
-                    given = experiment.in_another_process()
-                    finishing.append(processes.submit(given.finish, seed))
-            if not finishing:
+            given = experiment.in_another_process()
+            extending = []
+            for seed, base in bases.items():
+                if base.result():
+                    for name in recipe.arms:
+                        extending.append(processes.submit(given.extend, seed, name))
+            if not extending:
                 raise RunError(
                     where=experiment.out,
-                    problem="retrieval formed in no base model",
+                    problem="no base model has the recall of pretrain.recall",
                     fix="raise pretrain.most_legs, or choose other seeds",
                 )
-            for finished in as_completed(finishing):
-                finished.result()
+            for extended in as_completed(extending):
+                extended.result()
                 results = _collect(experiment)
-                store.write_json(experiment.out / RESULTS, results)
+                store.write_json(experiment.results, results)
     return results
 
 
@@ -582,7 +588,7 @@ def _collect(experiment: _Experiment) -> Json:
     """Return the finished models, and what they were made from; trains nothing."""
     models: list[Json] = []
     for seed in experiment.recipe.seeds:
-        legs = experiment.base(experiment.base_seed(seed), trains=False)
+        legs = experiment.base(seed, trains=False)
         if not legs:
             continue
         base = legs[-1]
@@ -594,10 +600,14 @@ def _collect(experiment: _Experiment) -> Json:
             record = _record_of(experiment, name, seed, model)
             if record is not None:
                 models.append(record)
+    look_alikes = {}
+    for name in experiment.recipe.arms:
+        look_alikes[name] = experiment.look_alikes(ARMS[name])
     return {
         "version": nextlong.__version__,
         "recipe": experiment.recipe.model_dump(mode="json", exclude={"out", "workers"}),
         "corpus": experiment.corpus.fingerprint,
+        "look_alikes": look_alikes,
         "models": models,
     }
 

@@ -1,16 +1,16 @@
 """Small Llama: a model before any training, and what is measured of a trained one.
 
-Retrieval needs a head that attends to the previous token, whatever that is. Queries and
-keys of a Llama have no bias, so a model of this size spends most of its training on
-finding such a head. Here they have biases (as Qwen 2's do), and those of one head of
-the first layer start at values that make it look one token back. All other weights are
-random, and all are trained.
+To match a subject and a relation needs heads that attend to the token before and to the
+one before that, whatever they are. Queries and keys of a Llama have no bias, so a model
+of this size spends most of its training on finding such heads. Here they have biases
+(as Qwen 2's do), and those of the first layer start at values that make its heads look
+one token back, two, and so on. All other weights are random, and all are trained.
 
-Recall is how often a model knows the value of a fact across negatives, in a form that
-no method trains on. A probe is one row: a text that states facts; `negatives` texts of
-other documents, with facts of the same form (hard) or without (random); then each fact
-again. Each value there is a question with one answer, before the negatives: it is
-recalled if it is the likeliest token.
+Recall is how often a model knows the value of a fact across negatives. A probe is one
+row: a paragraph that states facts; `negatives` paragraphs of other documents, which are
+look-alikes (same) or unrelated (far); then each fact again. Each value there is a
+question with one answer, before the negatives: it is recalled if it is the likeliest
+token.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import torch
 from numpy.typing import NDArray
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from experiments.replicate.corpora import Negatives, Probe
+from experiments.replicate.corpus import Kind, Probe
 from nextlong.rng import rng_for
 
-KINDS: Final[tuple[Negatives, ...]] = get_args(Negatives)
+KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _BATCH_TOKENS: Final = 16_384
 _ROPE_BASE: Final = 10_000.0
 # Of the head that looks back: it gives over 0.9 of its attention to the token before.
@@ -37,22 +37,25 @@ _SHARPNESS: Final = 8.0
 def save(folder: Path, sizes: LlamaConfig, *, seed: int) -> None:
     """Write a model of some sizes into a folder that `from_pretrained` loads.
 
-    Its first head is set to look one token back.
+    The heads of its first layer are set to look one token back, two, and so on.
     """
     torch.manual_seed(seed)
     model = LlamaForCausalLM(sizes)
     attention = model.model.layers[0].self_attn
     size = sizes.hidden_size // sizes.num_attention_heads
-    # Biases whose product, once RoPE has turned them, is greatest one token back: the
-    # query is the key turned back by one position.
     angles = _ROPE_BASE ** (-torch.arange(0, size, 2) / size)
     key = torch.cat([torch.ones(size // 2), torch.zeros(size // 2)])
-    query = torch.cat([torch.cos(angles), -torch.sin(angles)])
-    attention.k_proj.bias[:size] = _SHARPNESS * key
-    attention.q_proj.bias[:size] = _SHARPNESS * query
-    # Contents weigh little at first.
-    attention.q_proj.weight[:size] *= 0.1
-    attention.k_proj.weight[:size] *= 0.1
+    for head in range(sizes.num_attention_heads):
+        # Biases whose product, once RoPE has turned them, is greatest at a distance of
+        # 1, 2, … tokens: the query is the key turned back by as many positions.
+        turned = (head + 1) * angles
+        query = torch.cat([torch.cos(turned), -torch.sin(turned)])
+        own = slice(head * size, (head + 1) * size)
+        attention.k_proj.bias[own] = _SHARPNESS * key
+        attention.q_proj.bias[own] = _SHARPNESS * query
+        # Contents weigh little at first.
+        attention.q_proj.weight[own] *= 0.1
+        attention.k_proj.weight[own] *= 0.1
     model.save_pretrained(folder)
 
 
@@ -97,9 +100,7 @@ class Probes(NamedTuple):
     lengths: NDArray[np.int64]
 
 
-def probes(
-    make: Probe, kind: Negatives, *, negatives: int, count: int, seed: int
-) -> Probes:
+def probes(make: Probe, kind: Kind, *, negatives: int, count: int, seed: int) -> Probes:
     """Return `count` probes; the same for every model."""
     rows = []
     positions = []
@@ -143,46 +144,15 @@ def _on_device(array: NDArray[np.int64], model: PreTrainedModel) -> torch.Tensor
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def attention_thirds(model: PreTrainedModel, probes: Probes) -> dict[str, float]:
-    """Return the shares of attention on the `first` and `last` third of the tokens.
-
-    From the tokens that predict values to those before them; means over probes, values,
-    heads and layers. `model` computes its attention eagerly.
-    """
-    # (first, last) for each value.
-    thirds = []
-    for ids, positions, length in zip(
-        probes.ids, probes.positions, probes.lengths, strict=True
-    ):
-        row = _on_device(ids[None, :length], model)
-        output = model(input_ids=row, output_attentions=True, use_cache=False)
-        for position in (positions - 1).tolist():
-            # Attention of one token to all before it and itself, mean over heads and
-            # layers, shape (position + 1,).
-            by_layer = []
-            for layer in output.attentions:
-                by_layer.append(layer[0, :, position, : position + 1].mean(0))
-            share = torch.stack(by_layer).mean(0)
-            third = (position + 1) // 3
-            on_first = float(share[:third].sum())
-            on_last = float(share[-third:].sum())
-            thirds.append((on_first, on_last))
-    first, last = np.mean(thirds, axis=0).tolist()
-    return {"first": first, "last": last}
-
-
-@torch.inference_mode()  # type: ignore[untyped-decorator]
-def losses(model: PreTrainedModel, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the loss of predicting each token but the first: (T - 1,), in nats.
-
-    Mean over rows of equal length.
-    """
-    total = np.zeros(rows.shape[1] - 1)
-    for row in rows:
-        ids = _on_device(row[None], model)
-        logits = model(input_ids=ids, use_cache=False).logits[0, :-1]
+def loss(model: PreTrainedModel, rows: NDArray[np.int64]) -> float:
+    """Return the mean loss of predicting each token of rows (rows, T) but the first."""
+    losses = []
+    batch = max(1, _BATCH_TOKENS // rows.shape[1])
+    for first in range(0, len(rows), batch):
+        ids = _on_device(rows[first : first + batch], model)
+        logits = model(input_ids=ids, use_cache=False).logits[:, :-1]
         row_losses = torch.nn.functional.cross_entropy(
-            logits, ids[0, 1:], reduction="none"
+            logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none"
         )
-        total += row_losses.cpu().numpy()
-    return total / len(rows)
+        losses.append(row_losses.cpu().numpy())
+    return float(np.concatenate(losses).mean())

@@ -1,11 +1,7 @@
-"""`python -m experiments.replicate` before anything runs: what is asked, what is missing, whose documents are taken."""
-
-import io
+"""`python -m experiments.replicate` before anything runs: what is asked, and what is missing."""
 
 import pytest
-from experiments.replicate.__main__ import main, with_corpus
-from experiments.replicate.recipe import recipe_from
-from rich.console import Console
+from experiments.replicate.__main__ import main
 
 from nextlong.cli import common
 from nextlong.errors import NextlongError
@@ -16,28 +12,23 @@ from nextlong.errors import NextlongError
     [
         (
             ["run", "--preset", "smok"],
-            "--preset 'smok': unknown preset; choose from smoke, mechanism, cpu-night, one-gpu",
+            "--preset 'smok': unknown preset; choose from mechanism, discriminating",
         ),
         (
             ["run", "r.yaml"],
             "r.yaml: it does not exist; `python -m experiments.replicate init r.yaml --preset smoke` writes a commented recipe",
         ),
-        (["run", "r.yaml", "--corpus", "x.jsonl"], "--corpus: belongs to --preset"),
         (
             ["run", "--preset", "smoke", "--set", "seeds=[]"],
             "--preset smoke: seeds=[] is empty",
         ),
         (
-            ["run", "--preset", "mechanism", "--corpus", "x.jsonl"],
-            "--preset mechanism: it invents its corpus",
-        ),
-        (
             ["run", "--preset", "mechanism", "--set", "arms=[quests]"],
-            "arms: 'quests' is not known; choose from nextlong, random",
+            "arms: 'quests' is not known; choose from top, random-corpus",
         ),
         (
-            ["run", "--preset", "mechanism", "--set", "extend.row_tokens=1024"],
-            "extend.row_tokens=1024 is shorter than a sequence",
+            ["run", "--preset", "mechanism", "--set", "extend.row_tokens=300"],
+            "extend.row_tokens=300 is not a multiple of pretrain.tokens=128",
         ),
         (
             ["run", "--preset", "mechanism", "--set", "pretrain.tokens_per_step=1000"],
@@ -73,32 +64,6 @@ def test_packages_that_are_missing_are_named_together(monkeypatch):
     common.check_installed("replicate", "matplotlib", extra="train,evaluate")
 
 
-def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypatch):
-    written = []
-    monkeypatch.setattr(
-        "experiments.replicate.__main__.write_demo_corpus",
-        lambda path: (written.append(path), path.touch()),
-    )
-    told = io.StringIO()
-    console = Console(file=told, width=500)
-    users = recipe_from("smoke", out=str(tmp_path), sources=["a.jsonl"])
-    assert with_corpus(users, console) is users
-    for _ in range(2):
-        recipe = with_corpus(recipe_from("smoke", out=str(tmp_path)), console)
-    path = tmp_path / "python-documentation.jsonl"
-    assert written == [path]
-    assert [(source.path, source.label) for source in recipe.corpus.sources] == [
-        (str(path), "python-documentation")
-    ]
-    assert recipe.corpus.vocabulary == users.corpus.vocabulary
-    assert (
-        told.getvalue().count(
-            "the documentation of Python (use --corpus FILE for yours)"
-        )
-        == 2
-    )
-
-
 @pytest.mark.heavy  # a plan measures a step
 def test_the_mechanism_experiment_is_planned_from_a_preset_and_from_its_recipe(
     tmp_path, capsys
@@ -119,7 +84,7 @@ def test_the_mechanism_experiment_is_planned_from_a_preset_and_from_its_recipe(
     )
     assert "# seeds of the weights and of the order of rows" in path.read_text()
     capsys.readouterr()
-    assert main(["run", str(path), "--set", "arms=[nextlong, quest]", "--dry-run"]) == 0
+    assert main(["run", str(path), "--set", "arms=[top, quest]", "--dry-run"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "2 pretrained, 4 extended: nextlong, quest" in told
+    assert "2 pretrained, 4 extended: top, quest" in told
     assert not (tmp_path / "nextlong-replicate-mechanism").exists()

@@ -1,16 +1,19 @@
-"""The page of results: its numbers are those of the JSON file, and its verdicts are those of the seeds."""
+"""The section of results: its numbers are those of the JSON files, its verdicts those of the planned tests."""
 
 import copy
 import re
+from importlib.resources import files
 from pathlib import Path
-from statistics import fmean
 
 import pytest
+import yaml
+from scipy.stats import ttest_1samp
 
 pytest.importorskip("torch")
 from experiments.replicate import results
-from experiments.replicate.recipe import Replication
+from experiments.replicate.recipe import ARMS, PRESETS, recipe_from
 from experiments.replicate.results import Results, SeedMean
+from experiments.replicate.small_llama import KINDS
 
 from nextlong.engine import store
 from nextlong.errors import RunError
@@ -18,215 +21,178 @@ from nextlong.errors import RunError
 pytestmark = pytest.mark.heavy
 
 DOCS = Path(__file__).parents[2] / "docs"
-ARMS = ["nextlong", "random negatives", "standard"]
+# Recall across look-alikes and across unrelated paragraphs, by arm.
+RECALLS = {
+    "base": (5.0, 20.0),
+    "top": (60.0, 70.0),
+    "random-corpus": (50.0, 80.0),
+    "unrelated only": (40.0, 81.0),
+    "mixed": (62.0, 79.0),
+}
 
 
-def model(arm, seed, shift):
+def model(arm, seed, recalls):
     recall = {
-        kind: {"2": 99.0, "16": 50.0 + shift + seed} for kind in ("hard", "random")
+        kind: {str(n): value + seed * (arm == "top") for n in (2, 4, 8)}
+        for kind, value in zip(KINDS, recalls, strict=True)
     }
-    thirds = {kind: {"first": 20.0 + shift, "last": 50.0} for kind in recall}
-    measured = {
-        "recall": recall,
-        "loss": {"256": 3.0, "1024": 3.5 - shift / 100},
-        "attention": thirds,
-    }
-    made = {
-        "loss": 3.2,
+    measured = {"recall": recall, "loss": 2.0 + seed / 10}
+    return {
+        "arm": arm,
+        "seed": seed,
         "tokens": 1000,
         "seconds": 12.0,
         "sha256": f"{arm} {seed}",
         "measured": measured,
     }
-    return {"arm": arm, "seed": seed, **made} | (
-        {"legs": 2 + seed} if arm == "base" else {}
+
+
+def made_of(preset, recalls=RECALLS, seeds=(0, 1, 2)):
+    recipe = recipe_from(
+        preset,
+        out="out",
+        overrides=[
+            f"seeds={list(seeds)}",
+            f"arms={[arm for arm in recalls if arm != 'base']}",
+            "measure.negatives=[2, 4, 8]",
+        ],
     )
+    models = [
+        model(arm, seed, values) for seed in seeds for arm, values in recalls.items()
+    ]
+    return {
+        "version": "1",
+        "recipe": recipe.model_dump(mode="json", exclude={"out", "workers"}),
+        "corpus": "c",
+        "look_alikes": {"top": 94.4, "random-corpus": 3.1},
+        "models": models,
+    }
 
 
 @pytest.fixture
 def made():
-    keys = {
-        "out": "out",
-        "preset": "mechanism",
-        "seeds": [0, 1, 2],
-        "arms": ARMS,
-        "measure": {"negatives": [2, 16]},
-    }
-    recipe = Replication.from_dict(keys).model_dump(
-        mode="json", exclude={"out", "workers"}
+    return made_of("mechanism")
+
+
+def test_every_planned_test_is_about_arms_kinds_and_presets_that_there_are():
+    plan = yaml.safe_load(
+        (files("experiments.replicate") / "planned.yaml").read_text(encoding="utf-8")
     )
-    shifts = {"base": 0.0, "nextlong": 30.0, "random negatives": 30.1, "standard": 10.0}
-    models = [
-        model(arm, seed, shift) for seed in (0, 1, 2) for arm, shift in shifts.items()
-    ]
-    models[3 * 4 - 2]["measured"]["recall"]["hard"]["16"] += (
-        5  # random negatives, seed 2: differs by more than by chance
-    )
-    return {"version": "1", "recipe": recipe, "corpus": "c", "models": models}
+    for test in plan:
+        arms = {arm for arm, _ in [*test["plus"], *test["minus"]]}
+        assert arms <= set(ARMS)
+        assert {kind for _, kind in [*test["plus"], *test["minus"]]} <= set(KINDS)
+        for preset in [*test["presets"], test.get("less", "mechanism")]:
+            assert arms <= set(recipe_from(preset, out="out").arms)
+            assert preset in PRESETS
 
 
-def test_a_table_holds_means_and_intervals_over_the_seeds(made):
-    page = results.page([Results(made, origin="x")])
-    recalled = page.split("## Recall across hard")[1].split("##")[0]
-    assert re.search(
-        r"\| nextlong \| 99\.00 ± 0\.000 \| 81\.00 ± 2\.48 \|", recalled
-    )  # t(0.975, 2) / sqrt(3) = 2.484
-    assert "3 of the recipe's 5" not in page
-    assert "3 of the recipe's 3 are shown" in page
+def test_a_planned_test_is_a_paired_t_test_corrected_for_all_that_were_run(made):
+    tests = results.planned_tests({"mechanism": Results(made)})
+    by_name = {test.claim[:3]: test for test in tests[:2]}
+    # top: +0, +1, +2 by seed; the difference of differences takes it away again.
+    assert by_name["(a)"].differences == [20.0, 20.0, 20.0]
+    assert by_name["(b)"].differences == [20.0, 21.0, 22.0]
+    p = ttest_1samp([20.0, 21.0, 22.0], 0).pvalue
+    assert results.p_value([20.0, 21.0, 22.0]) == pytest.approx(p)
+    # No arm of (d) is there, nor any other preset.
+    assert len(tests) == 4
+    assert by_name["(b)"].p_holm == pytest.approx(3 * p)  # after (a), whose p is 0
+    assert by_name["(b)"].verdict == "holds"
 
 
-def test_a_verdict_is_what_the_seeds_say(made):
-    page = results.page([Results(made, origin="x")])
-    lines = {
-        line.split(" **")[0][2:]: line.split("**")[1]
-        for line in page.splitlines()
-        if "points" in line
-    }
-    holds = lines[
-        "Across hard negatives, NExtLong teaches more than the standard method."
-    ]
-    assert holds.startswith(
-        "Holds (nextlong 81.0 %, standard 61.0 %: +20.0 points, standard error"
-    )
-    assert lines[
-        "Across hard negatives, hard negatives teach more than random ones."
-    ].startswith("Not decided")
+def test_a_difference_that_is_not_certain_is_not_decided_and_the_opposite_is_told(made):
     worse = copy.deepcopy(made)
     for one in worse["models"]:
-        if one["arm"] == "nextlong":
-            one["measured"]["recall"]["hard"]["16"] -= 60
-    assert (
-        "Fails, the opposite holds (nextlong 21.0 %, standard 61.0 %: -40.0 points"
-        in results.page([Results(worse, origin="x")])
-    )
+        if one["arm"] == "top":
+            shift = -30 if one["seed"] else 30
+            for n in ("4", "8"):
+                one["measured"]["recall"]["same"][n] += shift
+    tests = results.planned_tests({"mechanism": Results(worse)})
+    assert tests[1].verdict == "not decided"
+    assert SeedMean.of([-1.0, -1.1, -0.9]).half == pytest.approx(0.2484, abs=1e-4)
+    opposite = results.PlannedTest("c", "mechanism", [-1.0, -1.1, -0.9], 0.01)
+    assert opposite.verdict == "the opposite holds"
 
 
-def test_a_seed_that_is_not_finished_for_every_arm_is_not_shown(made):
-    del made["models"][-1]
-    shown = Results(made, origin="x")
-    assert shown.seeds == [0, 1]
-    assert "2 of the recipe's 3 are shown (0, 1)" in results.page([shown])
-    made["models"] = made["models"][:2]
-    with pytest.raises(RunError) as error:
-        Results(made, origin="x")
-    assert error.value.where == "x"
+def test_holm_multiplies_the_smallest_by_the_number_of_tests_and_keeps_the_order():
+    assert results.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert results.holm([0.5, 0.9]) == [1.0, 1.0]
+    assert results.holm([]) == []
 
 
-def test_another_json_file_is_refused_with_the_file_to_give(tmp_path):
+def test_bases_that_discriminate_are_subtracted_within_a_seed(made):
+    recalls = {**RECALLS, "unrelated only": (58.0, 81.0)}
+    other = made_of("discriminating", recalls, seeds=(0, 1))
+    both = {"mechanism": Results(made), "discriminating": Results(other)}
+    tests = {
+        (test.claim[:3], test.preset): test for test in results.planned_tests(both)
+    }
+    assert tests["(e)", "discriminating"]
+    assert tests["(f)", "mechanism"].differences == [18.0, 18.0]
+
+
+def test_a_test_takes_the_seeds_that_have_all_its_arms(made):
+    made["models"] = [
+        one
+        for one in made["models"]
+        if (one["arm"], one["seed"]) != ("unrelated only", 1)
+    ]
+    tests = results.planned_tests({"mechanism": Results(made)})
+    assert [len(test.differences) for test in tests] == [3, 2, 3, 3]
+
+
+def test_recall_is_a_guess_where_no_interval_is_above_it(made):
+    shown = Results(made)
+    assert not shown.is_guess("same", 2)
+    low = made_of("mechanism", dict.fromkeys(RECALLS, (33.0, 4.0)))
+    assert Results(low).is_guess("same", 2)  # one of three values
+    assert not Results(low).is_guess("same", 4)
+    assert Results(low).is_guess("far", 8)
+    assert Results(low).cell("base", "same", 2) == "(33)"
+    assert Results(low).cell("base", "same", 4) == "33"
+
+
+def test_the_section_holds_the_means_and_replaces_what_it_wrote_before(made, tmp_path):
+    store.write_json(tmp_path / "a.json", made)
+    page = tmp_path / "results.md"
+    page.write_text("# Results\n\nBefore.\n\n" + results._BEGIN + "\nstale text\n")
+    with page.open("a") as file:
+        file.write(results._END + "\n\n## Real text\n")
+    for _ in range(2):
+        written = results.write([tmp_path / "a.json"], tmp_path)
+        text = page.read_text()
+        assert text.startswith("# Results\n\nBefore.\n\n")
+        assert text.endswith(results._END + "\n\n## Real text\n")
+        assert "stale text" not in text
+        assert re.search(
+            r"\| top \| 3 \| 94 \| 61 \| 61 \| 61 \| 71 \| 71 \| 71 \| 2\.10 \|", text
+        )
+    assert {path.name for path in written} == {
+        "results.md",
+        "mechanism.svg",
+        "mechanism.json",
+    }
+    assert "--set 'seeds=[0, 1, 2]'" in text
+
+
+def test_another_json_file_is_refused_with_the_file_to_give(made, tmp_path):
     store.write_json(tmp_path / "metrics.json", {"loss": 1.0})
     with pytest.raises(RunError) as error:
         results.write([tmp_path / "metrics.json"], tmp_path)
     assert error.value.where == str(tmp_path / "metrics.json")
-    assert "results.json" in error.value.fix
-
-
-def test_one_seed_has_no_interval_and_no_verdict(made):
-    made["models"] = made["models"][:4]
-    page = results.page([Results(made, origin="x")])
-    assert (
-        "One seed, so not tested (nextlong 80.0 %, standard 60.0 %: +20.0 points)"
-        in page
-    )
-    assert SeedMean.of([4.0]) == (4.0, None)
-
-
-def test_hypotheses_are_about_more_negatives_than_a_short_row_holds(made):
-    shown = Results(made, origin="x")
-    assert shown.many == [16]
-    assert shown.few == []
-    assert shown.mean_recall("nextlong", "hard", [2, 16]) == [89.5, 90.0, 90.5]
-    made["recipe"]["measure"]["negatives"] = [2, 4, 16, 60]
-    shown = Results(made, origin="x")
-    assert (shown.few, shown.many) == ([4], [16, 60])
-
-
-def test_a_base_model_that_all_seeds_share_has_no_interval(made):
-    assert "| base | 99.00 ± 0.000 | 51.00 ± 2.48 |" in results.page(
-        [Results(made, origin="x")]
-    )
-    made["recipe"]["pretrain"]["models"] = "one"
-    assert "| base | 99.00 | 50.00 |" in results.page([Results(made, origin="x")])
-
-
-def test_the_command_names_what_differs_from_the_preset(made):
-    made["recipe"]["pretrain"]["models"] = "one"
-    page = results.page([Results(made, origin="x")])
-    assert "--set 'seeds=[0, 1, 2]'" in page
-    assert "--set 'pretrain.models=\"one\"'" in page
-    assert "--set 'measure.negatives=[2, 16]'" in page
-    assert "extend." not in page.split("## How to repeat it")[1]
-
-
-def test_the_page_in_the_documentation_is_what_its_json_files_say(tmp_path):
-    names = re.findall(
-        r"from which this page is generated|\(results/(\S+\.json)\)",
-        (DOCS / "results.md").read_text(),
-    )
-    sources = [DOCS / "results" / name for name in names if name]
-    assert {path.name for path in (DOCS / "results").glob("*.json")} == {
-        path.name for path in sources
-    }
-    for path in results.write(sources, tmp_path):
-        assert path.read_bytes() == (DOCS / path.relative_to(tmp_path)).read_bytes()
-    shown = Results(store.read_json(DOCS / "results" / "mechanism.json"), origin="x")
-    row = re.search(
-        r"\| nextlong \|(.*)",
-        (DOCS / "results.md").read_text().split("## Recall across hard")[1],
-    ).group(1)
-    cell = row.split("|")[shown.negatives.index(8)].strip()
-    assert cell.startswith(f"{fmean(shown.mean_recall('nextlong', 'hard', [8])):.2f}")
-
-
-def test_arms_of_a_later_session_are_told_and_two_files_of_one_preset_refused(
-    made, tmp_path
-):
-    made["later"] = [{"arms": ["standard"], "same": 3}]
+    assert "PRESET.json" in error.value.fix
     store.write_json(tmp_path / "a.json", made)
-    page, *_ = results.write([tmp_path / "a.json"], tmp_path)
-    assert (
-        "later session than the other arms: standard. 3 models were trained again"
-        in page.read_text()
-    )
     with pytest.raises(RunError) as error:
         results.write([tmp_path / "a.json", tmp_path / "a.json"], tmp_path)
     assert error.value.where == str(tmp_path / "a.json")
     assert "preset mechanism" in error.value.problem
 
 
-def real(made):
-    """Return the same results of real documents."""
-    corpus = {
-        "kind": "documents",
-        "sources": [{"path": "a.jsonl", "name": ""}],
-        "held_out": 0.2,
-        "vocabulary": 512,
-        "fact_every_words": 4,
-    }
-    return {
-        **made,
-        "recipe": {**made["recipe"], "preset": "cpu-night", "corpus": corpus},
-    }
-
-
-def test_real_text_is_a_section_of_its_own_with_its_own_command(made):
-    page = results.page([Results(made, origin="x"), Results(real(made), origin="y")])
-    assert page.count("\n## ") == 2
-    mechanism, text = page.split("\n## Real text")
-    assert "(cpu-night.json)" not in mechanism
-    assert "the documents of a.jsonl, 20 % of them held out" in text
-    assert (
-        "python -m experiments.replicate run --preset cpu-night --out OUT \\\n      --corpus a.jsonl \\\n"
-        in text
-    )
-    assert "--set corpus.vocabulary=512" in text
-    assert "values from the 12 words most typical" in text
-    assert "sources=" not in text
-    assert "### Recall across hard negatives (same input document)" in text
-
-
-def test_hypotheses_about_real_text_count_its_own_tokens(made):
-    made["recipe"]["measure"]["negatives"] = [2, 4, 8, 16]
-    assert Results(made, origin="x").many == [
-        16
-    ]  # of 24 tokens each; a short row has 256
-    assert Results(real(made), origin="x").many == [8, 16]  # of 44
+def test_the_section_in_the_documentation_is_what_its_json_files_say(tmp_path):
+    sources = [
+        path for path in (DOCS / "results").glob("*.json") if path.stem in PRESETS
+    ]
+    (tmp_path / "results.md").write_bytes((DOCS / "results.md").read_bytes())
+    for path in results.write(sources, tmp_path):
+        assert path.read_bytes() == (DOCS / path.relative_to(tmp_path)).read_bytes()

@@ -1,19 +1,19 @@
 """An experiment from end to end, at a size that teaches nothing: arms differ in their data alone, and it resumes."""
 
 import json
-from importlib.resources import files
 
 import numpy as np
 import pytest
 import yaml
 
 pytest.importorskip("torch")
+from experiments.replicate import corpus
 from experiments.replicate.__main__ import main
+from experiments.replicate.corpus import VOCABULARY
 from experiments.replicate.recipe import ARMS, Replication
 from experiments.replicate.run import _collect, _Experiment, _Stage, plan, replicate
 
-from nextlong.errors import RecipeError, RunError
-from nextlong.runs.run import Run
+from nextlong.errors import RunError
 from nextlong.train import sources
 from nextlong.train.recipe import Data
 
@@ -22,24 +22,12 @@ pytestmark = pytest.mark.heavy
 SMALL = {
     "preset": "mechanism",
     "seeds": [0],
-    "arms": ["nextlong", "standard"],
-    "corpus": {
-        "kind": "invented",
-        "documents": 500,
-        "held_out": 60,
-        "long": 40,
-        "echoes": 60,
-    },
+    "arms": ["top", "standard"],
+    "corpus": {"documents": 512, "held_out": 60, "echoes": 200},
     "model": {"hidden_size": 16, "intermediate_size": 16, "heads": 2},
-    "pretrain": {"steps": 2, "recall": 0.0, "most_legs": 1},
-    "extend": {
-        "steps": 2,
-        "lengths": [256, 512],
-        "row_tokens": 512,
-        "tokens_per_step": 1024,
-        "data_tokens": 4096,
-    },
-    "measure": {"negatives": [0, 12], "probes": 2, "rows": 2},
+    "pretrain": {"echo_steps": 2, "steps": 2, "recall": [0.0, 1.0], "most_legs": 1},
+    "extend": {"steps": 2, "sequences": 40},
+    "measure": {"negatives": [0, 4], "probes": 2, "rows": 2},
     "workers": 1,
 }
 
@@ -55,57 +43,41 @@ def experiment(tmp_path_factory):
     return made
 
 
-def rows_of(experiment, arm):
-    source = sources.rows_of(
-        Data(**experiment.data_of(arm), validation=0.0), split="train", tokenizer=None
-    )
-    return [source.read(row) for row in range(len(source))]
+def test_hard_negatives_are_look_alikes_and_the_control_has_none(experiment):
+    shares = {}
+    for arm in ("top", "unrelated only", "mixed", "standard"):
+        shares[arm] = experiment.look_alikes(ARMS[arm])
+    # A topic has 16 documents here, so a row may take all of its look-alikes.
+    assert shares["top"] > 80
+    assert shares["mixed"] == pytest.approx(50, abs=15)
+    assert shares["unrelated only"] == 0
+    assert shares["standard"] is None
 
 
-def test_every_hypothesis_is_about_arms_and_kinds_that_there_are():
-    text = (files("experiments.replicate") / "hypotheses.yaml").read_text(
-        encoding="utf-8"
-    )
-    claims = [claim for part in yaml.safe_load(text).values() for claim in part]
-    assert {
-        name for claim in claims for name in (claim["ours"], *claim["theirs"])
-    } <= set(ARMS)
-    assert {claim["kind"] for claim in claims} == {"hard", "random"}
+def test_a_topic_is_known_by_the_number_of_a_document(experiment):
+    lines = (experiment.corpus.folder / "train.jsonl").read_text().splitlines()
+    for line in lines[:70]:
+        record = json.loads(line)
+        relations = VOCABULARY.relations[corpus.topic_of(record["id"])]
+        assert set(relations) <= set(record["text"].split())
 
 
-def test_half_of_the_tokens_are_short_rows_unless_the_arm_has_none(experiment):
+def test_half_of_the_tokens_are_short_rows(experiment):
+    data = Data(**experiment.data_of(ARMS["top"]), validation=0.0)
+    source = sources.rows_of(data, split="train", tokenizer=None)
+    lengths = np.concatenate([source.read(row)[1] for row in range(len(source))])
     short = experiment.recipe.pretrain.tokens
-    for name, share in (
-        ("nextlong", 0.5),
-        ("standard", 0.5),
-        ("nextlong, no replay", 0.0),
-    ):
-        lengths = np.concatenate(
-            [lengths for _, lengths, *_ in rows_of(experiment, ARMS[name])]
-        )
-        in_short = lengths[lengths == short].sum() / lengths.sum()
-        # Sequences of 256 tokens, a quarter of the others' tokens or a half, are as
-        # long as a short row.
-        assert in_short == pytest.approx(share + (1 - share) / 2, abs=0.05)
+    long = experiment.recipe.extend.row_tokens
+    assert set(lengths.tolist()) == {short, long}
+    in_short = lengths[lengths == short].sum() / lengths.sum()
+    assert in_short == pytest.approx(0.5, abs=0.05)
 
 
-def test_sequences_are_those_of_ordinary_runs(experiment):
-    runs = experiment.data_of(ARMS["nextlong"])["runs"]
-    assert [Run(run).recipe.compose.target_tokens for run in runs[:2]] == [256, 512]
-    sequence = next(iter(Run(runs[1]).sequences()))
-    assert len(sequence.input_ids) == 512
-    assert {span.role for span in sequence.spans} - {"separator"} == {
-        "meta",
-        "negative",
-    }
-
-
-def test_a_seed_without_retrieval_is_left_out_and_if_it_forms_in_none_the_experiment_stops(
+def test_a_seed_without_the_recall_is_left_out_and_if_all_are_the_experiment_stops(
     tmp_path,
 ):
-    recipe = small(
-        tmp_path / "out", pretrain={"steps": 1, "recall": 1.0, "most_legs": 1}
-    )
+    keys = {"echo_steps": 1, "steps": 1, "recall": [1.0, 1.0], "most_legs": 1}
+    recipe = small(tmp_path / "out", pretrain=keys)
     with pytest.raises(RunError) as error:
         replicate(recipe, report=print)
     assert error.value.where == str(tmp_path / "out")
@@ -118,21 +90,6 @@ def test_a_seed_without_retrieval_is_left_out_and_if_it_forms_in_none_the_experi
     assert _collect(experiment)["models"] == []
 
 
-def test_short_rows_alone_and_long_documents_are_arms(experiment):
-    short = experiment.recipe.pretrain.tokens
-    lengths = np.concatenate(
-        [lengths for _, lengths, *_ in rows_of(experiment, ARMS["short rows only"])]
-    )
-    assert set(lengths.tolist()) == {short}
-    run = Run(experiment.data_of(ARMS["long documents"])["runs"][1])
-    assert {
-        span.source_id.partition("-")[0]
-        for sequence in run.sequences()
-        for span in sequence.spans
-        if span.source_id
-    } == {"long"}
-
-
 def test_it_resumes_and_its_results_are_what_was_measured(tmp_path):
     out = tmp_path / "out"
     path = tmp_path / "m.yaml"
@@ -140,12 +97,8 @@ def test_it_resumes_and_its_results_are_what_was_measured(tmp_path):
     recipe = Replication.load(path)
     command = ["run", str(path)]
     assert main(command) == 0
-    results = json.loads((out / "results.json").read_text())
-    assert [model["arm"] for model in results["models"]] == [
-        "base",
-        "nextlong",
-        "standard",
-    ]
+    results = json.loads((out / "mechanism.json").read_text())
+    assert [model["arm"] for model in results["models"]] == ["base", "top", "standard"]
     tokens = {model["tokens"] for model in results["models"][1:]}
     assert tokens == {recipe.extend.trained_tokens}, "arms have equal tokens"
     trained = {
@@ -153,52 +106,12 @@ def test_it_resumes_and_its_results_are_what_was_measured(tmp_path):
         for path in out.glob("models/*/final/model.safetensors")
     }
     assert main(command) == 0
-    assert json.loads((out / "results.json").read_text()) == results
+    assert json.loads((out / "mechanism.json").read_text()) == results
     assert {
         path: path.stat().st_mtime_ns
         for path in out.glob("models/*/final/model.safetensors")
     } == trained
-    assert (out / "results.md").read_text().startswith("# Results")
-
-
-def test_real_documents_are_extended_and_measured_alike(small_corpus, tmp_path):
-    out = tmp_path / "out"
-    sources = [{"path": str(small_corpus), "name": "made up"}]
-    keys = {
-        **SMALL,
-        "preset": "cpu-night",
-        "arms": ["nextlong", "long documents, gzip-filtered"],
-        "corpus": {
-            "kind": "documents",
-            "sources": sources,
-            "vocabulary": 900,
-            "held_out": 0.3,
-            "echoes": 200,
-        },
-        "pretrain": {**SMALL["pretrain"], "models": "one"},
-    }
-    keys["corpus"] |= {"long_chars": 1000}
-    replicate(
-        Replication.from_dict({**keys, "out": str(out), "seeds": [0, 1]}),
-        report=lambda line: None,
-    )
-    models = json.loads((out / "results.json").read_text())["models"]
-    assert [(model["arm"], model["seed"]) for model in models] == [
-        (arm, seed)
-        for seed in (0, 1)
-        for arm in ("base", "nextlong", "long documents, gzip-filtered")
-    ]
-    assert models[0]["sha256"] == models[3]["sha256"], "one base model for all seeds"
-    assert models[1]["sha256"] != models[4]["sha256"]
-    assert set(models[1]["measured"]["recall"]["hard"]) == {"0", "12"}
-    keys["corpus"] = {**keys["corpus"], "long_chars": 10_000_000}
-    with pytest.raises(RecipeError) as error:
-        replicate(
-            Replication.from_dict({**keys, "out": str(tmp_path / "other")}),
-            report=lambda line: None,
-        )
-    assert error.value.where == "corpus"
-    assert "corpus.long_chars" in error.value.fix
+    assert "## Are hard negatives worth it?" in (out / "results.md").read_text()
 
 
 def test_a_plan_counts_models_tokens_and_hours_and_makes_nothing(tmp_path):
@@ -209,8 +122,8 @@ def test_a_plan_counts_models_tokens_and_hours_and_makes_nothing(tmp_path):
             )
         )
     )
-    assert facts["models"] == "2 pretrained, 4 extended: nextlong, standard"
-    assert "then 3,072 tokens an arm" in facts["training"]
+    assert facts["models"] == "2 pretrained, 4 extended: top, standard"
+    assert "then 6,144 tokens an arm" in facts["training"]
     assert "core-hours" in facts["time"]
     assert not (tmp_path / "out").exists()
 
