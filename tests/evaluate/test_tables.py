@@ -234,5 +234,5 @@ def test_scores_of_the_demos_documents_are_marked_in_every_table(tmp_path):
     assert titles
     for title, caption in titles:
         is_marked = "RULER" in title or "suite ruler" in title
-        assert title.endswith("NOT COMPARABLE") == is_marked
+        assert title.endswith("(not comparable)") == is_marked
         assert ("Not comparable with published scores" in caption) == is_marked

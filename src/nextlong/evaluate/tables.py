@@ -220,7 +220,7 @@ def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
         if not all(map(_is_comparable, _cells_of(table))):
             table = replace(
                 table,
-                title=f"{table.title}: NOT COMPARABLE",
+                title=f"{table.title} (not comparable)",
                 caption=f"{table.caption} {_NOT_COMPARABLE}",
             )
         yield table

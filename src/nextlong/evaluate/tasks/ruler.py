@@ -27,7 +27,6 @@ from annotated_types import Len
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.data import (
-    DEMO,
     ESSAYS,
     HOTPOTQA,
     SQUAD,
@@ -651,8 +650,6 @@ def _of_modules() -> _Questions:
 
 def _read_squad(data: DataFiles) -> _Questions:
     """Read SQuAD 2.0: the answerable questions; documents are paragraphs."""
-    if data.source(SQUAD) == DEMO:
-        return _of_modules()
     items = data.json(SQUAD, _SQUAD_SHAPE)["data"]
     articles = [article["paragraphs"] for article in items]
     paragraphs = chain.from_iterable(articles)
@@ -678,8 +675,6 @@ def _read_hotpotqa(data: DataFiles) -> _Questions:
 
     It has ten documents per question, each with title and text.
     """
-    if data.source(HOTPOTQA) == DEMO:
-        return _of_modules()
     items = data.json(HOTPOTQA, _HOTPOTQA_SHAPE)
     contexts = []
     for item in items:
@@ -699,7 +694,10 @@ def _qa_samples(
     request: TaskRequest, read: Callable[[DataFiles], _Questions]
 ) -> Iterator[Sample | None]:
     request.require("qa", tokens=request.length, min_tokens=_MIN_TOKENS)
-    questions, documents = read(request.data)
+    if request.data.folder is None:
+        questions, documents = _of_modules()
+    else:
+        questions, documents = read(request.data)
     if not questions:
         raise EvaluateError(
             where=f"{SQUAD} or {HOTPOTQA}",
