@@ -189,7 +189,7 @@ def test_where_run_opens_another_variant_the_rows_move_with_it(
     changed = recipe_for(own, "compose.target_tokens=1024")
     nextlong.run(changed)
     data = own / "data"
-    assert variant_records.current(own) == "target_tokens=1024"
+    assert variant_records.current(own) == "1k"
     assert "sequences of 1,024 tokens" in (data / "README.md").read_text("utf-8")
     assert "sequences of 2,048 tokens" in (data / "base" / "README.md").read_text(
         "utf-8"
@@ -209,11 +209,11 @@ def test_where_run_opens_another_variant_the_rows_move_with_it(
     assert "sequences of 2,048 tokens" in (data / "README.md").read_text("utf-8")
     assert not (data / "base").exists()
     assert sorted(path.name for path in data.iterdir()) == [
+        "1k",
         "README.md",
         "jsonl",
         "mds",
         "parquet",
-        "target_tokens=1024",
     ]
 
 
