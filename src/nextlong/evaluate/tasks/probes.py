@@ -208,7 +208,7 @@ def _chunk_losses(
         )
     # Three readings: with everything, with other text in the earlier meta-chunks'
     # places, and without them.
-    whole = _read(model, ids.tolist(), model.empty_cache())
+    whole = read_losses(model, ids.tolist(), model.empty_cache())
     stand_in = np.resize(other_text, len(ids))
     replaced = _behind_others(model, ids, chunks, stand_in)
     alone = _behind_others(model, ids, chunks, None)
@@ -244,7 +244,7 @@ def _meta_chunks(sequence: RunSequence) -> list[tuple[int, int]]:
     return chunks
 
 
-def _read(
+def read_losses(
     model: HuggingFaceModel,
     ids: list[int],
     cache: DynamicCache,
@@ -297,8 +297,8 @@ def _behind_others(
         chunk = ids[start:end].tolist()
         # The first token of a chunk is predicted by the last one before it, so its loss
         # comes from that reading.
-        first_loss = _read(model, between, cache, following=chunk[0])[-1:]
-        other_losses = _read(model, chunk, cache)[:-1]
+        first_loss = read_losses(model, between, cache, following=chunk[0])[-1:]
+        other_losses = read_losses(model, chunk, cache)[:-1]
         cache.crop(-len(chunk))
         read_until = end
         if stand_in is not None:

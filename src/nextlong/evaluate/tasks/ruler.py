@@ -200,7 +200,9 @@ _RANDOM: Final[dict[str, Callable[[random.Random], str]]] = {
 }
 
 
-class _Form(NamedTuple):
+class Form(NamedTuple):
+    """What a haystack of needles is made of."""
+
     haystack: str  # noise, essay or needle
     key_kind: str = "words"
     value_kind: str = "numbers"
@@ -214,18 +216,18 @@ class _Form(NamedTuple):
 
 
 _FORMS: Final = {
-    "niah_single_1": _Form("noise"),
-    "niah_single_2": _Form("essay"),
-    "niah_single_3": _Form("essay", value_kind="uuids"),
-    "niah_multikey_1": _Form("essay", keys=4),
-    "niah_multikey_2": _Form("needle"),
-    "niah_multikey_3": _Form("needle", key_kind="uuids", value_kind="uuids"),
-    "niah_multivalue": _Form("essay", values=4),
-    "niah_multiquery": _Form("essay", keys=4, queries=4),
+    "niah_single_1": Form("noise"),
+    "niah_single_2": Form("essay"),
+    "niah_single_3": Form("essay", value_kind="uuids"),
+    "niah_multikey_1": Form("essay", keys=4),
+    "niah_multikey_2": Form("needle"),
+    "niah_multikey_3": Form("needle", key_kind="uuids", value_kind="uuids"),
+    "niah_multivalue": Form("essay", values=4),
+    "niah_multiquery": Form("essay", keys=4, queries=4),
 }
 
 
-def _needle_samples(request: TaskRequest, form: _Form) -> Iterator[Sample | None]:
+def _needle_samples(request: TaskRequest, form: Form) -> Iterator[Sample | None]:
     request.require("a needle", tokens=request.length, min_tokens=_MIN_NEEDLE_TOKENS)
     is_short = request.length < _SHORT_TOKENS
     if form.haystack == "essay":
@@ -254,7 +256,7 @@ class _Stated(NamedTuple):
 
 
 def _needle_question(
-    size: int, *, form: _Form, draw: random.Random, seed: int, essay: list[str]
+    size: int, *, form: Form, draw: random.Random, seed: int, essay: list[str]
 ) -> Sample:
     """Return a question whose haystack has `size` words of the essay, or lines."""
     draw_key = _RANDOM[form.key_kind]
@@ -305,7 +307,7 @@ def _in_essay(
 
 
 def _in_lines(
-    size: int, needles: Sequence[str], form: _Form, draw: random.Random
+    size: int, needles: Sequence[str], form: Form, draw: random.Random
 ) -> str:
     """Return lines of noise, or needles nobody asks for, with the needles in them."""
     hay = [_NOISE] * size
@@ -316,7 +318,7 @@ def _in_lines(
             value = _RANDOM[form.value_kind](draw)
             hay.append(_NEEDLE.format(kind=form.value_kind, key=key, value=value))
     # Inserted from the last to the first, so that each index still counts lines of hay.
-    indices = draw.sample(range(size), len(needles))
+    indices = draw.sample(range(max(size, len(needles))), len(needles))
     indices.sort(reverse=True)
     for index, needle in zip(indices, needles, strict=True):
         hay.insert(index, needle)
@@ -771,13 +773,13 @@ _all = partial(
 _part = partial(_all, metric="string_match_part", score=_score_part)
 
 
-def _needle_task(name: str, form: _Form) -> Task:
+def needle_task(name: str, form: Form) -> Task:
     needed = (ESSAYS,) if form.haystack == "essay" else ()
     return _all(name, make=partial(_needle_samples, form=form), files=needed)
 
 
 TASKS: Final = (
-    *(_needle_task(name, form) for name, form in _FORMS.items()),
+    *(needle_task(name, form) for name, form in _FORMS.items()),
     _all("vt", make=_variable_samples, version=2),
     _all("cwe", make=_common_words_samples, optional=lambda _: (_ENGLISH_WORDS,)),
     _all("fwe", make=_frequent_words_samples, version=2),

@@ -278,7 +278,7 @@ def _recall_task(task: Task, name: str) -> Task:
     return replace(task, name=name, suite="helmet", category="Recall", version=2)
 
 
-_kv: Final = Task(
+JSON_KV: Final = Task(
     "json_kv",
     suite="helmet",
     category="Recall",
@@ -291,7 +291,7 @@ _kv: Final = Task(
     version=2,
 )
 TASKS: Final = (
-    _kv,
+    JSON_KV,
     _recall_task(RULER["niah_multikey_2"], "ruler_mk_needle"),
     _recall_task(RULER["niah_multikey_3"], "ruler_mk_uuid"),
     _recall_task(RULER["niah_multivalue"], "ruler_mv"),
