@@ -34,9 +34,9 @@ class Measure(NamedTuple):
     minus: str | None = None
 
 
-LOSS: Final = Measure("loss as it stands", "loss")
-GAIN: Final = Measure("gain of the own chunks", "replaced", "loss")
-ADDED: Final = Measure("loss, less that in the document alone", "loss", "alone")
+LOSS: Final = Measure("loss", "loss")
+GAIN: Final = Measure("gain", "replaced", "loss")
+ADDED: Final = Measure("loss − document alone", "loss", "alone")
 MEASURES: Final = (LOSS, GAIN, ADDED)
 
 
@@ -209,47 +209,45 @@ def _planned(records: Sequence[Json], counts: _Floats) -> list[Json]:
 
 # What the page shows: a group, its heading, and the measures of its tokens.
 _SHOWN: Final[Sequence[tuple[str, str, Sequence[Measure]]]] = (
-    (ALL, "all", (LOSS, GAIN)),
-    ("only own", "of words that only the own chunks have", (GAIN,)),
-    (COMMON, "of words that only the own chunks have, in every arm", (GAIN, ADDED)),
+    (ALL, "all tokens", (LOSS, GAIN)),
+    ("only own", "own words", (GAIN,)),
+    (COMMON, "own words of every arm", (GAIN, ADDED)),
 )
+_HEADINGS: Final = {group: heading for group, heading, _ in _SHOWN}
 
 
 def page(found: Json) -> str:
-    """Return the tables of the page of results, in Markdown."""
+    """Return the table and the planned differences for the page, in Markdown."""
     means = found["means"]
-    lines = [
-        f"| tokens | | {' | '.join(ARMS)} |",
-        f"|{'---|' * (len(ARMS) + 2)}",
-    ]
+    lines = [f"| nats per token | {' | '.join(ARMS)} |", f"|{'---|' * (len(ARMS) + 1)}"]
     for group, heading, measures in _SHOWN:
         of_arms = [means[arm][group] for arm in ARMS]
-        if group != ALL:
-            shares = [of_arm["tokens"] / found["tokens"] for of_arm in of_arms]
-            cells = " | ".join(f"{share:.1%}" for share in shares)
-            lines.append(f"| {heading} | share of all tokens | {cells} |")
         for measure in measures:
             cells = " | ".join(_interval(of_arm[measure.name]) for of_arm in of_arms)
-            lines.append(f"| {heading} | {measure.name} | {cells} |")
-    lines += [
-        "",
-        "| planned question | difference, nats per token (95 %) | p after Holm |",
-        "|---|---|---|",
-    ]
+            lines.append(f"| {heading}: {measure.name} | {cells} |")
+        if group not in (ALL, COMMON):
+            shares = [of_arm["tokens"] / found["tokens"] for of_arm in of_arms]
+            cells = " | ".join(f"{share:.1%}" for share in shares)
+            lines.append(f"| {heading}: share | {cells} |")
+    lines += ["", "Planned differences, p after Holm's procedure:", ""]
     for planned in found["planned"]:
         sides = [
-            f"{arm} ({group})" for arm, group in (planned["left"], planned["right"])
+            f"{arm}, {_HEADINGS[group]}"
+            for arm, group in (planned["left"], planned["right"])
         ]
-        difference = f"{planned['measure']}, {' − '.join(sides)}: {_interval(planned)}"
-        p_value = _p_value(planned["p_holm"])
-        lines.append(f"| {planned['question']} | {difference} | {p_value} |")
+        lines.append(
+            f"- {planned['measure']}: {' − '.join(sides)}: **{_interval(planned)}**, "
+            f"p {_p_value(planned['p_holm'])}"
+        )
     return "\n".join(lines) + "\n"
 
 
 def _interval(found: Mapping[str, Any]) -> str:
+    """Return a mean with the larger half of its interval."""
     if found["mean"] is None:
         return "–"
-    return f"{found['mean']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+    half = max(found["high"] - found["mean"], found["mean"] - found["low"])
+    return f"{found['mean']:.2f}±{half:.2f}"
 
 
 def _p_value(p: float) -> str:

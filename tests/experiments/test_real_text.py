@@ -59,7 +59,7 @@ def test_means_count_each_token_and_differences_are_paired():
     ]
     found = summary.summary(records, {"model": "m"})
     assert found["setting"] == {"model": "m", "documents": 80}
-    loss = found["means"]["top"]["all"]["loss as it stands"]
+    loss = found["means"]["top"]["all"]["loss"]
     mean = float((1 + shifts) @ sizes / sizes.sum())
     assert loss["mean"] == pytest.approx(mean)
     # The standard error of a ratio, by its linear approximation.
@@ -69,9 +69,7 @@ def test_means_count_each_token_and_differences_are_paired():
     for planned in found["planned"]:
         assert planned["low"] == pytest.approx(planned["mean"], abs=1e-6)
     assert found["planned"][0]["mean"] == pytest.approx(-3)  # top − random-corpus
-    assert found["means"]["mixed"]["both"]["gain of the own chunks"]["mean"] == (
-        pytest.approx(2)
-    )
+    assert found["means"]["mixed"]["both"]["gain"]["mean"] == (pytest.approx(2))
 
 
 def test_p_values_are_those_of_a_normal_test_after_holm():
@@ -94,7 +92,7 @@ def test_p_values_are_those_of_a_normal_test_after_holm():
         columns = []
         for arm, group in (one["left"], one["right"]):
             numbers = [of["arms"][arm][group] for of in records]
-            sign = -1 if one["measure"] == "gain of the own chunks" else 1
+            sign = -1 if one["measure"] == "gain" else 1
             columns.append(
                 np.array([sign * (of["loss"] - 10.0) / 10 for of in numbers])
             )
@@ -120,7 +118,7 @@ def test_a_group_without_tokens_has_no_mean():
     for arm in measure.ARMS:
         one["arms"][arm]["only own"] = nothing
     found = summary.summary([one, one], {})
-    of_group = found["means"]["top"]["only own"]["loss as it stands"]
+    of_group = found["means"]["top"]["only own"]["loss"]
     assert of_group == {"mean": None, "low": None, "high": None}
     assert "–" in summary.page(found)
 
@@ -199,10 +197,10 @@ def test_a_report_fills_in_the_tables_of_a_page(tmp_path):
     for _ in range(2):
         assert main(command) == 0
         text = page.read_text()
-        assert text.startswith(f"before\n{marks[0]}\n\n| tokens |")
+        assert text.startswith(f"before\n{marks[0]}\n\n| nats per token |")
         assert text.endswith(f"\n\n{marks[1]}\nafter\n")
         assert "old" not in text
-        assert "| all | gain of the own chunks | 2.00 (2.00 to 2.00) |" in text
+        assert "| all tokens: gain | 2.00±0.00 |" in text
     assert json.loads(numbers.read_text())["setting"] == {"model": "m", "documents": 3}
 
 

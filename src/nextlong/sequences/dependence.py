@@ -15,7 +15,8 @@ The mean over all tokens would mislead. Hard negatives are about the topic of th
 document, so they help to predict it: they lower the loss, and most tokens need the
 earlier meta-chunks less. By that mean, random negatives look better than hard ones
 (docs/results.md has the numbers). Only words that nothing but the earlier meta-chunks
-tells show whether a model must look past the negatives.
+tells show whether a model must look past the negatives. Even there hard negatives give
+hints, so gains compare sequences of one setting, not settings.
 
 This measure is ours; no paper describes it.
 """
