@@ -26,7 +26,7 @@ from experiments.replicate.recipe import PRESETS, recipe_from
 from experiments.replicate.small_llama import KINDS
 from nextlong.engine import store
 from nextlong.errors import RunError
-from nextlong.evaluate.report import drawn, style
+from nextlong.picture.plots import drawn, style
 from nextlong.text import Json
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
             store.write_json(folder / _FOLDER / f"{name}.json", part)
         images = drawn(_draw, results=results[_MAIN])
         assert images is not None, "there is always something to draw"
-        store.write_file(folder / FIGURE, images[0] + "\n")
+        store.write_file(folder / FIGURE, images.svg + "\n")
         existing = page.read_text(encoding="utf-8") if page.exists() else ""
         store.write_file(page, _placed(section(results), existing))
     return [

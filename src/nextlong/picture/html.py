@@ -29,12 +29,20 @@ def _with_code(text: str) -> Markup:
     return Markup("").join(marked)
 
 
+def _is_html(template: str | None) -> bool:
+    """Return whether the texts of a template are escaped here.
+
+    Markdown and LaTeX have escapes of their own, which come with the texts.
+    """
+    return template is None or not template.endswith((".md", ".tex"))
+
+
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("nextlong", ""),
         # Texts of a corpus may hold anything, so escaping is never left to a template.
-        autoescape=True,
+        autoescape=_is_html,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
