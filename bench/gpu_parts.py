@@ -820,9 +820,8 @@ def batch_and_single(
         # No two prompts share a beginning, and their lengths differ.
         wanted = (length - answer_tokens - 2) * (10 - number) // 10
         ids = model.tokenizer.encode(text[number * step :][: 8 * length])[:wanted]
-        samples.append(
-            Sample("", ("",), answer_tokens, input_ids=tuple(ids), stop=None)
-        )
+        prompt = model.hub_tokenizer.decode(ids)
+        samples.append(Sample(prompt, ("",), answer_tokens))
     numbered = list(enumerate(samples))
     list(model.answers(numbered[-1:]))  # warm up
     machine.wait()
@@ -838,7 +837,7 @@ def batch_and_single(
     together_s = time.perf_counter() - began
     equal = [singly[number] == together[number] for number in singly]
     return {
-        "prompt_tokens": [len(sample.input_ids or ()) for sample in samples],
+        "prompt_tokens": [len(model.prompts.ids(sample)) for sample in samples],
         "equal": sum(equal),
         "prompts": len(samples),
         "one_by_one_seconds": round(singly_s, 2),

@@ -27,6 +27,7 @@ from experiments.replicate.small_llama import KINDS
 from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.picture.plots import drawn, style
+from nextlong.significance import holm
 from nextlong.text import Json
 
 if TYPE_CHECKING:
@@ -249,17 +250,6 @@ def p_value(differences: Sequence[float]) -> float:
         return 1.0 if not fmean(differences) else 0.0
     statistic = fmean(differences) / (deviation / sqrt(len(differences)))
     return float(2 * t.sf(abs(statistic), len(differences) - 1))
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p corrected for the number of tests by Holm's procedure, in order."""
-    corrected = [0.0] * len(p_values)
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    highest = 0.0
-    for rank, index in enumerate(order):
-        highest = max(highest, min(1.0, p_values[index] * (len(p_values) - rank)))
-        corrected[index] = highest
-    return corrected
 
 
 def write(sources: Sequence[Path], folder: Path) -> list[Path]:

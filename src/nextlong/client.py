@@ -1,8 +1,8 @@
 """Client: send requests to a server with an OpenAI-compatible API.
 
-They go through the proxy of the environment. Transient failures (no connection,
+Requests go through the proxy of the environment. Transient failures (no connection,
 timeout, 408, 429, 5xx) are retried with exponential backoff, after the time in
-Retry-After if there is one.
+Retry-After if there is one. The completions that come back are read here, too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
 from nextlong.text import Json
 
@@ -112,6 +113,43 @@ class Client:
             start_s = max(self._next_s, time.monotonic())
             self._next_s = start_s + self._gap_s
         time.sleep(max(0.0, start_s - time.monotonic()))
+
+
+class Completion(NamedTuple):
+    """What a server generated.
+
+    text: None where it states none
+    has_reasoned: whether it states a reasoning beside the text
+    finish: why the text ends, in the server's word
+    tokens_read: the tokens of the prompt, None where they are not stated
+    """
+
+    text: str | None
+    has_reasoned: bool
+    finish: str | None
+    tokens_read: int | None
+
+
+def completion_in(received: bytes) -> Completion:
+    """Return the completion, or chat completion, in the body of a response.
+
+    Raises ValueError, with the beginning of the body, if there is none.
+    """
+    try:
+        values = json.loads(received)
+        choice = values["choices"][0]
+        message = choice.get("message", {})
+        text = message["content"] if message else choice["text"]
+        read = (values.get("usage") or {}).get("prompt_tokens")
+    except (ValueError, LookupError, TypeError, AttributeError):
+        head = received[:200].decode("utf-8", "replace")
+        raise ValueError(f"answered with no completion: {head!r}") from None
+    return Completion(
+        text=text if isinstance(text, str) else None,
+        has_reasoned=bool(message.get("reasoning_content") or message.get("reasoning")),
+        finish=choice.get("finish_reason"),
+        tokens_read=read if isinstance(read, int) else None,
+    )
 
 
 def _backoff_s(attempt: int) -> float:

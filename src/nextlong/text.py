@@ -6,7 +6,10 @@ import difflib
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 # A JSON object whose keys users, plugins, trainers or libraries choose; our own objects
 # have a model or a TypedDict.
@@ -111,3 +114,51 @@ def public_name(path: str) -> str:
     if path.startswith(("http://", "https://")):
         path = path.partition("?")[0]
     return path.rstrip("/").rpartition("/")[2]
+
+
+# Characters that LaTeX reads as commands, and signs that its text fonts lack.
+_LATEX: Final = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "–": "--",
+        "±": r"$\pm$",
+        "−": "$-$",
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+    }
+)
+
+
+def latex(text: str) -> str:
+    """Return a text that LaTeX sets as it is."""
+    return text.translate(_LATEX)
+
+
+def first_mistake(invalid: ValidationError) -> str:
+    """Return what is wrong with a record: the field, what it holds, what it should.
+
+    The first mistake of those that pydantic found.
+    """
+    error = invalid.errors(include_url=False)[0]
+    path = ""
+    for part in error["loc"]:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        # pydantic's path also names the member of a union, which is no field.
+        elif part.isidentifier() and part not in ("str", "int"):
+            path += f".{part}"
+    field = path.removeprefix(".")
+    found = error["input"]
+    if error["type"] == "missing":
+        present = f"{found!r:.60}"
+        if isinstance(found, dict):
+            present = ", ".join(map(str, found))
+        parent = field.rpartition(".")[0] or "the record"
+        missing = str(error["loc"][-1])
+        return f"{parent} has no {missing!r} (it has {present:.200})"
+    where = field or "the record"
+    if error["type"] == "value_error":
+        return f"{where}: {error['ctx']['error']}"
+    message = error["msg"][0].lower() + error["msg"][1:]
+    return f"{where} is {found!r:.60}, but {message.replace('input ', 'it ')}"

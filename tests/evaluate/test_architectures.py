@@ -102,8 +102,12 @@ def plain_answer(model, ids, tokens):
 
 def cut(model, tokens):
     """Return a sample of exactly some tokens."""
-    ids = model.prompts.ids(Sample(TEXTS[0] + TEXTS[1] * 9, ("x",), 1))[1:tokens]
-    return Sample("", ("x",), 12, input_ids=tuple(ids))
+    text = TEXTS[0] + TEXTS[1] * 9
+    for _, end in model.tokenizer.boundaries(text)[tokens - 2 :]:
+        sample = Sample(text[:end], ("x",), 12)
+        if len(model.prompts.ids(sample)) == tokens:
+            return sample
+    raise AssertionError(f"no part of the text has {tokens} tokens")
 
 
 @pytest.fixture(params=ROPE)

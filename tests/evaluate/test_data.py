@@ -46,7 +46,7 @@ def test_a_quoted_field_keeps_its_line_breaks(tmp_path):
     (tmp_path / "a.csv").write_bytes(
         f'text,label\r\n"first\nsecond\r\nthird {ODD}",x\r\nplain,y\r\n'.encode()
     )
-    assert DataFiles(tmp_path).rows("a.csv", ("text", "label")) == [
+    assert list(DataFiles(tmp_path).json_lines("a.csv")) == [
         {"text": f"first\nsecond\r\nthird {ODD}", "label": "x"},
         {"text": "plain", "label": "y"},
     ]
@@ -256,7 +256,7 @@ def test_a_record_of_another_form_is_told_with_its_file(
         (
             "icl/nlu/train.csv",
             "text,scenario,intent\nhello,a,b\nhi,a\n",
-            "line 3: no 'intent' (it has text, scenario)",
+            "line 3: the record has no 'intent' (it has text, scenario)",
         ),
         (
             "icl/nlu/train.csv",

@@ -1,6 +1,5 @@
 """Prompts: the same ids by every route, a template applied once, reasoning taken away."""
 
-import hashlib
 import shutil
 from datetime import date
 from importlib import resources
@@ -231,15 +230,6 @@ def test_without_reasoning_an_answer_ends_at_its_first_stop(text, stop):
 
 
 TOKENIZER = TextTokenizer(bpe_tokenizer())
-
-
-def test_a_cut_prompt_is_sent_as_ids(served):
-    prompts = Prompts(TOKENIZER)
-    cut = Sample("tide", ("x",), 5, input_ids=(7, 8, 9))
-    served.answer = lambda body: {"choices": [{"text": "x"}]}
-    answered(ServerModel(ModelOptions("m", url=served.url), prompts), [cut])
-    assert served.asked[0]["prompt"] == prompts.ids(cut) == [0, 7, 8, 9]
-    assert prompts.hash_of(cut) == hashlib.sha256(b"[0, 7, 8, 9]").hexdigest()
 
 
 def with_bos():

@@ -29,11 +29,6 @@ def test_a_sample_fits_with_its_answer_and_what_a_template_adds(
     assert request.fits(sample) == (words + budget + overhead <= length)
 
 
-def test_given_ids_count_for_themselves():
-    sample = Sample("a b c", (), 1, input_ids=(7,))
-    assert TaskRequest(2, WORDS, None).fits(sample)
-
-
 def test_the_text_is_the_prompt_and_what_the_answer_continues():
     assert (
         Sample("Question:", ("x",), 1, answer_prefix=" Answer:").text

@@ -115,12 +115,6 @@ def test_a_difference_that_is_not_certain_is_not_decided_and_the_opposite_is_tol
     assert opposite.verdict == "the opposite holds"
 
 
-def test_holm_multiplies_the_smallest_by_the_number_of_tests_and_keeps_the_order():
-    assert results.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert results.holm([0.5, 0.9]) == [1.0, 1.0]
-    assert results.holm([]) == []
-
-
 def test_bases_that_discriminate_are_subtracted_within_a_seed(made):
     recalls = {**RECALLS, "unrelated only": (58.0, 81.0)}
     other = made_of("discriminating", recalls, seeds=(0, 1))

@@ -150,6 +150,27 @@ def read_json(path: Path) -> Any:
         ) from None
 
 
+def json_lines(values: Iterable[Any]) -> str:
+    """Return values as JSON, one per line."""
+    return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
+
+
+def whole_lines(path: Path) -> Iterator[Any]:
+    """Yield the values of a file of JSON lines, up to a torn or damaged one.
+
+    None of a file that does not exist.
+    """
+    if not path.is_file():
+        return
+    # Not splitlines: a text may hold U+2028, which does not end a line here. After the
+    # last line end there may be a line that a kill tore.
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        try:
+            yield json.loads(line.decode("utf-8", errors="replace"))
+        except ValueError:
+            return
+
+
 def hash_file(path: Path) -> str:
     """Return the XXH3 128-bit hash of a file's bytes, in hex."""
     with path.open("rb", buffering=0) as file:

@@ -27,12 +27,11 @@ import yaml
 from annotated_types import Len
 from pyarrow import ArrowException, parquet
 from pydantic import AfterValidator, StringConstraints, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.python_documentation import documentation_rows
-from nextlong.text import Json
+from nextlong.text import Json, first_mistake
 
 # A type that pydantic checks a record against, made at run time; the files of the tasks
 # declare the shapes that they read.
@@ -222,7 +221,7 @@ class DataFiles:
         return self._checked(value, shape, name)
 
     def json_lines(self, name: str, shape: Shape = None) -> Iterator[Json]:
-        """Yield each line's value (a Parquet file's rows), checked for a shape.
+        """Yield each line's value (the rows of Parquet and CSV), checked for a shape.
 
         A JSON list, or one in `data`, gives its items.
         """
@@ -234,6 +233,9 @@ class DataFiles:
         if name.endswith(".parquet"):
             for row in self._parquet_rows(name):
                 yield "", row
+            return
+        if name.endswith(".csv"):
+            yield from self._csv_rows(name)
             return
         text = self.text(name)
         first = text.lstrip()[:1]
@@ -267,34 +269,22 @@ class DataFiles:
             raise self.error(name, problem)
         return items
 
-    def rows(self, name: str, columns: Sequence[str]) -> list[dict[str, str]]:
-        """Return columns of a CSV file with a header.
-
-        A quoted field may hold line breaks. Raises EvaluateError if a column is
-        missing, in any row.
-        """
+    def _csv_rows(self, name: str) -> Iterator[tuple[str, Json]]:
         # `newline=""` leaves line breaks inside quoted fields to the CSV reader.
         content = io.StringIO(self.text(name), newline="")
         reader = csv.DictReader(content, strict=True)
-        rows = []
+        place = ""
         try:
             for row in reader:
-                for column in columns:
-                    if row.get(column) is None:
-                        raise self._no_column(name, column, row, reader.line_num)
-                rows.append({column: row[column] for column in columns})
+                place = f", line {reader.line_num}"
+                # A row that is too short has None in its last columns.
+                yield place, {key: row[key] for key in row if row[key] is not None}
         except csv.Error as error:
             problem = f"not valid CSV ({error})"
             place = f", line {reader.line_num}"
             raise self.error(name, problem, place=place) from None
-        if not rows:
+        if not place:
             raise self.error(name, "it holds no row below its header")
-        return rows
-
-    def _no_column(self, name: str, column: str, row: Json, line: int) -> EvaluateError:
-        present = [str(key) for key, value in row.items() if value is not None]
-        problem = f"no {column!r} (it has {', '.join(present)})"
-        return self.error(name, problem, place=f", line {line}")
 
     def _loaded(self, text: str, name: str, place: str = "") -> Any:
         try:
@@ -312,8 +302,7 @@ class DataFiles:
         try:
             return _adapter(shape).validate_python(value)
         except ValidationError as error:
-            mistake = _mistake(error.errors(include_url=False)[0])
-        raise self.error(name, mistake, place=place)
+            raise self.error(name, first_mistake(error), place=place) from None
 
 
 @cache
@@ -331,31 +320,6 @@ def _missing(paths: Sequence[str], source: str) -> EvaluateError:
         problem="they are missing",
         fix=source.replace("it comes", "they come", 1),
     )
-
-
-def _mistake(error: ErrorDetails) -> str:
-    """Return what is wrong with a record: the field, what it holds, what it should."""
-    path = ""
-    for part in error["loc"]:
-        if isinstance(part, int):
-            path += f"[{part}]"
-        # pydantic's path also names the member of a union, which is no field.
-        elif part.isidentifier() and part not in ("str", "int"):
-            path += f".{part}"
-    field = path.removeprefix(".")
-    found = error["input"]
-    if error["type"] == "missing":
-        present = f"{found!r:.60}"
-        if isinstance(found, dict):
-            present = ", ".join(map(str, found))
-        parent = field.rpartition(".")[0] or "the record"
-        missing = str(error["loc"][-1])
-        return f"{parent} has no {missing!r} (it has {present:.200})"
-    where = field or "the record"
-    if error["type"] == "value_error":
-        return f"{where}: {error['ctx']['error']}"
-    message = error["msg"][0].lower() + error["msg"][1:]
-    return f"{where} is {found!r:.60}, but {message.replace('input ', 'it ')}"
 
 
 def origin(name: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
@@ -131,14 +130,6 @@ def _remote(file: HubFile) -> RemoteFile:
     )
 
 
-def _from_hub(file: HubFile, path: Path, advance: _Advance) -> str:
-    return download(_remote(file), path, advance=advance)
-
-
-def _from_url(url: str, path: Path, advance: _Advance) -> str:
-    return download(RemoteFile(url), path, advance=advance)
-
-
 def _by_hand(name: str, out: Path) -> FetchedFile:
     path = (out / name).absolute()
     command = ELSEWHERE[name].command.format(
@@ -149,12 +140,13 @@ def _by_hand(name: str, out: Path) -> FetchedFile:
 
 def _one_file(name: str, out: Path, console: Console) -> FetchedFile:
     """Download one file; return its failure as its state."""
-    if name in HUB:
-        source = HUB[name].repo
-        get = partial(_from_hub, HUB[name], out / name)
-    else:
-        source = ELSEWHERE[name].url
-        get = partial(_from_url, source, out / name)
+    in_hub = HUB.get(name)
+    source = in_hub.repo if in_hub else ELSEWHERE[name].url
+
+    def get(advance: _Advance) -> str:
+        remote = _remote(in_hub) if in_hub else RemoteFile(source)
+        return download(remote, out / name, advance=advance)
+
     try:
         sha256 = _with_progress(name, get, console)
     except OSError as error:

@@ -236,23 +236,12 @@ class Prompts:
 
     def ids(self, sample: Sample) -> list[int]:
         """Return the ids that the model is fed, BOS once."""
-        if self._is_cut(sample):
-            return self.tokenizer.with_prefix(sample.input_ids or ())
         ids = self.tokenizer.encode(self.text(sample))
         return self.tokenizer.with_prefix(ids)
 
-    def _is_cut(self, sample: Sample) -> bool:
-        """Return whether a prompt is sent as it was cut between tokens.
-
-        Its text may be tokenized differently at the cut.
-        """
-        return bool(sample.input_ids) and self.format == "completion"
-
-    def sent(self, sample: Sample) -> str | list[int] | list[dict[str, str]]:
-        """Return a prompt as text, as ids if it was cut, or as messages."""
-        if self.format == "messages":
-            return _turns(sample)
-        return self.ids(sample) if self._is_cut(sample) else self.text(sample)
+    def sent(self, sample: Sample) -> str | list[dict[str, str]]:
+        """Return a prompt as text, or as messages."""
+        return _turns(sample) if self.format == "messages" else self.text(sample)
 
     def least_tokens(self, sample: Sample) -> int:
         """Return the tokens of a prompt, without the template of a server."""
@@ -261,7 +250,7 @@ class Prompts:
         return sum(self.tokenizer.count(turn["content"]) for turn in _turns(sample))
 
     def hash_of(self, sample: Sample) -> str:
-        """Return the SHA-256, in hex, of what is sent, ids or messages as JSON."""
+        """Return the SHA-256, in hex, of what is sent, messages as JSON."""
         sent = self.sent(sample)
         text = sent if isinstance(sent, str) else json.dumps(sent, ensure_ascii=False)
         content = text.encode("utf-8", "surrogatepass")

@@ -27,21 +27,9 @@ from nextlong.evaluate.task import Measurement, short
 from nextlong.picture import html, plots
 from nextlong.picture.plots import Plot, drawn
 from nextlong.report import tables as console_tables
-from nextlong.text import Json
+from nextlong.text import Json, latex
 
 _LABEL_NUMBER: Final = re.compile(r"([\w.]+)=(\d+)")
-# Characters that LaTeX reads as commands, and signs that its text fonts lack.
-_LATEX: Final = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "–": "--",
-        "±": r"$\pm$",
-        "−": "$-$",
-        **{character: f"\\{character}" for character in "&%$#_{}"},
-    }
-)
 
 
 class _Form(NamedTuple):
@@ -55,7 +43,7 @@ class _Form(NamedTuple):
 _FORMS: Final = {
     ".html": _Form(escape, Markup("<b>{}</b>")),
     ".md": _Form(str, "**{}**"),
-    ".tex": _Form(lambda text: text.translate(_LATEX), r"\textbf{{{}}}"),
+    ".tex": _Form(latex, r"\textbf{{{}}}"),
 }
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +34,15 @@ import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DEMO
-from nextlong.rng import rng_for
+from nextlong.significance import (
+    FLIPS,
+    REPLICATES,
+    flipped_sums,
+    holm,
+    middle_95,
+    resampled_means,
+    share_as_great,
+)
 from nextlong.text import Json
 
 FORMAT: Final = 2
@@ -42,49 +50,10 @@ JUDGED: Final = "judged"
 _INDEX: Final = "evaluation.json"
 # Of a results directory, what describes the model for readers alone.
 _FOR_REPORTS: Final = ("label", "negatives_cosine")
-_REPLICATES: Final = 1000
-_FLIPS: Final = 2000
 _SIGNIFICANT: Final = 0.05
-# Lets rounding break no tie.
-_TIE: Final = 1e-9
 _Floats = NDArray[np.float64]
 _Groups = NDArray[np.int64]
 _Key = TypeVar("_Key")
-
-
-def _resampled(
-    values: _Floats, weights: _Floats, groups: _Groups, *, key: str
-) -> _Floats:
-    """Return the weighted mean of values over resampled groups.
-
-    values, weights, groups: shape (n,); the mean: shape (_REPLICATES,)
-    """
-    # Of each group, shape (groups,).
-    sums = np.bincount(groups, values * weights)
-    counts = np.bincount(groups, weights)
-    # Which groups each replicate holds, drawn with replacement, shape (_REPLICATES,
-    # groups). The generator depends on the key and the number of groups, so an interval
-    # is the same in every report.
-    rng = rng_for(0, "bootstrap", f"{key} {len(sums)}")
-    count = len(sums)
-    picked = rng.integers(count, size=(_REPLICATES, count))
-    # A ratio of sums, since groups differ in their number of questions.
-    return np.asarray(sums[picked].sum(1) / counts[picked].sum(1))
-
-
-def _middle_95(replicates: _Floats) -> tuple[float, float]:
-    low, high = np.quantile(replicates, (0.025, 0.975))
-    return float(low), float(high)
-
-
-def weighted_interval(
-    values: _Floats, weights: _Floats, groups: _Groups
-) -> tuple[float, float]:
-    """Return the bootstrap 95 % interval of a weighted mean over groups.
-
-    All arrays have shape (n,).
-    """
-    return _middle_95(_resampled(values, weights, groups, key="weighted"))
 
 
 def differences(protocol: Json, other: Json) -> list[str]:
@@ -196,11 +165,11 @@ class Result:
 
     @cached_property
     def replicates(self) -> _Floats:
-        """The score over resampled groups, shape (_REPLICATES,)."""
+        """The score over resampled groups, shape (REPLICATES,)."""
         outcomes, groups = self.outcomes
         weights = np.ones(len(outcomes))
         key = str((self.task, self.length))
-        return _resampled(outcomes, weights, groups, key=key)
+        return resampled_means(outcomes, weights, groups, key=key)
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,13 +201,13 @@ class Score:
             return None
         # Parts are resampled independently: replicate i of the mean is the mean of
         # their replicates i.
-        replicates = np.zeros(_REPLICATES)
+        replicates = np.zeros(REPLICATES)
         for weight, part in self.parts:
             outcomes, _ = part.outcomes
             if not len(outcomes):
                 return None
             replicates = replicates + weight * part.replicates
-        return _middle_95(replicates)
+        return middle_95(replicates)
 
     @property
     def n(self) -> int:
@@ -267,7 +236,7 @@ def _p_value(score: Score, other: Score) -> float | None:
     if len(score.parts) != len(other.parts) or not score.parts:
         return None
     observed = 0.0
-    flipped = np.zeros(_FLIPS)
+    flipped = np.zeros(FLIPS)
     for (weight, ours), (_, theirs) in zip(score.parts, other.parts, strict=True):
         if not _are_paired(ours, theirs):
             return None
@@ -276,15 +245,9 @@ def _p_value(score: Score, other: Score) -> float | None:
         # What each group adds to the difference, shape (groups,).
         gains = (our_outcomes - their_outcomes) / len(our_outcomes)
         by_group = weight * np.bincount(groups, gains)
-        # The sign of each group in each flip, −1 or 1, shape (_FLIPS, groups).
-        rng = rng_for(0, "permutation", str((ours.task, ours.length)))
-        signs = rng.integers(2, size=(_FLIPS, len(by_group))) * 2 - 1
         observed += float(by_group.sum())
-        flipped += signs @ by_group
-    # The observed signs are one of the flips, so p is never 0.
-    is_as_great = np.abs(flipped) >= abs(observed) - _TIE
-    as_great = np.count_nonzero(is_as_great)
-    return float((1 + as_great) / (1 + _FLIPS))
+        flipped += flipped_sums(by_group, key=str((ours.task, ours.length)))
+    return share_as_great(flipped, observed)
 
 
 def _are_paired(ours: Result, theirs: Result) -> bool:
@@ -311,18 +274,9 @@ def best_p_value(score: Score, others: Sequence[Score]) -> float:
 
 
 def significant(p_values: Mapping[_Key, float]) -> set[_Key]:
-    """Return the keys of the hypotheses that Holm's procedure rejects at 5 %.
-
-    With it the probability of any false rejection among all is at most 5 %, however the
-    hypotheses depend on each other (Holm 1979).
-    """
-    rejected: set[_Key] = set()
-    for key in sorted(p_values, key=p_values.__getitem__):
-        remaining = len(p_values) - len(rejected)
-        if p_values[key] * remaining >= _SIGNIFICANT:
-            break
-        rejected.add(key)
-    return rejected
+    """Return the keys of the hypotheses that Holm's procedure rejects at 5 %."""
+    corrected = holm(list(p_values.values()))
+    return {key for key, p in zip(p_values, corrected, strict=True) if p < _SIGNIFICANT}
 
 
 @dataclass(frozen=True)
@@ -409,16 +363,9 @@ def write_index(folder: Path, model: Json) -> None:
 def read_finished(path: Path) -> Result:
     """Read a finished file.
 
-    Raises EvaluateError if it is damaged or of another version.
+    Raises RunError if it is damaged, and EvaluateError if it is of another version.
     """
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise EvaluateError(
-            where=path,
-            problem=f"the file is damaged ({error})",
-            fix="delete it and evaluate again",
-        ) from None
+    values = store.read_json(path)
     checked = _checked(
         values, path, task=str, length=(int, NoneType), score=(int, float)
     )
@@ -526,11 +473,11 @@ class Partial:
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         header = {"format": FORMAT, "fingerprint": depends_on}
-        lines = list(_whole_lines(path))
+        lines = list(store.whole_lines(path))
         kept = lines[1:] if lines[:1] == [header] else []
         self.samples = _by_number(kept)
         # Rewritten, so that a line torn by a kill is gone before another is appended.
-        store.write_file(path, _json_lines([header, *kept]))
+        store.write_file(path, store.json_lines([header, *kept]))
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, number: int, sample: Json) -> None:
@@ -543,7 +490,7 @@ class Partial:
         self._write({"finished": True})
 
     def _write(self, line: Json) -> None:
-        self._file.write(_json_lines([line]))
+        self._file.write(store.json_lines([line]))
         # A sample may have taken minutes, so it is on the disk before the next is
         # awaited.
         self._file.flush()
@@ -566,7 +513,7 @@ def _by_number(lines: Iterable[Json]) -> dict[int, Json]:
 
 def answered(unfinished: Path) -> int:
     """Return the number of samples that an interrupted evaluation answered."""
-    return len(_by_number(_whole_lines(unfinished)))
+    return len(_by_number(store.whole_lines(unfinished)))
 
 
 def merged(parts: Sequence[Path]) -> list[Json] | None:
@@ -577,7 +524,7 @@ def merged(parts: Sequence[Path]) -> list[Json] | None:
     samples: dict[int, Json] = {}
     headers = []
     for path in parts:
-        lines = list(_whole_lines(path))
+        lines = list(store.whole_lines(path))
         if not lines or "finished" not in lines[-1]:
             return None
         headers.append(lines[0])
@@ -589,20 +536,3 @@ def merged(parts: Sequence[Path]) -> list[Json] | None:
             fix="delete the *.partial.jsonl of the ones to measure again",
         )
     return [samples[number] for number in sorted(samples)]
-
-
-def _json_lines(values: Sequence[Json]) -> str:
-    return "".join(json.dumps(value, ensure_ascii=False) + "\n" for value in values)
-
-
-def _whole_lines(path: Path) -> Iterator[Json]:
-    """Yield the values of a file of JSON lines, up to a torn or damaged one."""
-    if not path.is_file():
-        return
-    # Not splitlines: an answer may hold U+2028, which does not end a line here. After
-    # the last line end there may be a torn line.
-    for line in path.read_bytes().split(b"\n")[:-1]:
-        try:
-            yield json.loads(line.decode("utf-8", errors="replace"))
-        except ValueError:
-            return

@@ -13,12 +13,11 @@ answer: those on their way are awaited and yielded before an error is raised.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Container, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final
 
-from nextlong.client import Client, UnansweredError
+from nextlong.client import Client, UnansweredError, completion_in
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.task import Sample
@@ -161,11 +160,10 @@ class ServerModel:
         }
         if sample.stop is not None:
             body["stop"] = [sample.stop]
-        sent = prompts.sent(sample)
-        if prompts.format == "chat":
-            # A server would put its BOS before the text of a template too.
-            sent = prompts.ids(sample)
         if prompts.format != "messages":
+            # A server would put its BOS before the text of a template too.
+            is_chat = prompts.format == "chat"
+            sent = prompts.ids(sample) if is_chat else prompts.sent(sample)
             return "/completions", {**body, "prompt": sent}
         if sample.answer_prefix:
             raise EvaluateError(
@@ -178,27 +176,22 @@ class ServerModel:
             )
         if prompts.thinking:
             body["chat_template_kwargs"] = prompts.template_options
-        return "/chat/completions", {**body, "messages": sent}
+        return "/chat/completions", {**body, "messages": prompts.sent(sample)}
 
     def _text_in(self, received: bytes, sample: Sample) -> str:
         """Return the completion in what a server answered."""
         try:
-            values = json.loads(received)
-            choice = values["choices"][0]
-            message = choice.get("message", {})
-            text = message["content"] if message else choice["text"]
-            usage = values.get("usage") or {}
-        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
-            head = received[:200].decode("utf-8", "replace")
+            completion = completion_in(received)
+        except ValueError as error:
             raise self._error(
                 EvaluateError,
-                f"answered with no completion: {head!r}",
+                str(error),
                 "give the URL of an OpenAI-compatible server, which ends in /v1",
             ) from None
 
-        reason = choice.get("finish_reason")
-        has_reasoned = message.get("reasoning_content") or message.get("reasoning")
-        if not isinstance(text, str) or (not text and has_reasoned):
+        text = completion.text
+        reason = completion.finish
+        if text is None or (not text and completion.has_reasoned):
             problem = "answered without content"
             if reason:
                 problem += f" (finish_reason {reason})"
@@ -213,12 +206,12 @@ class ServerModel:
                 f"broke an answer off (finish_reason {reason})",
                 _BROKEN_OFF[reason],
             )
-        self._check_read(usage.get("prompt_tokens"), sample)
+        self._check_read(completion.tokens_read, sample)
         return text
 
-    def _check_read(self, read: object, sample: Sample) -> None:
+    def _check_read(self, read: int | None, sample: Sample) -> None:
         """Raise where a server states that it read fewer tokens than it was sent."""
-        if not isinstance(read, int) or read < _SHORTEST_CONTEXT:
+        if read is None or read < _SHORTEST_CONTEXT:
             return
         # Servers differ in whether they count a BOS.
         sent = self.prompts.least_tokens(sample) - len(self.prompts.tokenizer.prefix)

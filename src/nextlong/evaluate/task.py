@@ -13,9 +13,10 @@ from dataclasses import KW_ONLY, dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import tokenizers
+import yaml
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
@@ -26,7 +27,6 @@ Scorer = Callable[[str, "Sample"], dict[str, float]]
 # How a benchmark asks a chat model: with its template and the beginning of the answer,
 # with its template alone, or as a base model, with plain text.
 ChatProtocol = Literal["begun answer", "template", "plain text"]
-# Turns the answer to a sample into the next question.
 # The number of samples of a measurement that reads everything there is.
 ALL_SAMPLES: Final = 10**9
 # A token is hardly ever over eight characters, nor under one.
@@ -117,8 +117,6 @@ class Sample:
     The answer continues `prompt` and `answer_prefix`; a chat model gets `prompt` as the
     user's turn, and the prefix only where its benchmark begins the answer.
 
-    input_ids: the ids of a prompt that was cut between tokens: `prompt` is the same cut
-        in characters, but it may be tokenized differently
     turns: the roles and contents of a conversation for a chat model; `prompt` is the
         same as one text
     stop: what follows the answer of a base model, which does not end by itself
@@ -130,7 +128,6 @@ class Sample:
     answer_prefix: str = ""
     stop: str | None = None
     details: Json = field(default_factory=dict)
-    input_ids: tuple[int, ...] | None = None
     turns: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -171,11 +168,7 @@ class TaskRequest:
         return self.length - self.overhead
 
     def fits(self, sample: Sample) -> bool:
-        # A prompt that was cut between tokens counts as it was cut.
-        if sample.input_ids is None:
-            tokens = self.tokenizer.count(sample.text)
-        else:
-            tokens = len(sample.input_ids)
+        tokens = self.tokenizer.count(sample.text)
         return tokens + sample.max_new_tokens <= self.room
 
     def require(self, task: str, *, tokens: int, min_tokens: int) -> None:
@@ -273,6 +266,13 @@ def prompt_of(name: str) -> str:
     """
     folder = files("nextlong.evaluate.tasks") / "prompts"
     return (folder / f"{name}.txt").read_text(encoding="utf-8")
+
+
+@cache
+def table_of(name: str) -> Any:
+    """Return what a YAML file of the folder tasks holds."""
+    content = (files("nextlong.evaluate.tasks") / f"{name}.yaml").read_text("utf-8")
+    return yaml.safe_load(content)
 
 
 def parse_lengths(text: str) -> list[int]:

@@ -39,7 +39,7 @@ from nextlong.artifacts.corpus_files import (
     read_content_hashes,
     sample_texts,
 )
-from nextlong.client import Client, UnansweredError
+from nextlong.client import Client, UnansweredError, completion_in
 from nextlong.engine.step import (
     Artifacts,
     ShardFiles,
@@ -402,14 +402,11 @@ class _TopicWriter:
         body: Json = {"model": self._model, "messages": [message], "temperature": 0}
         try:
             answer = self._client.post(self._url, body)
-            content = json.loads(answer)["choices"][0]["message"]["content"]
-            lines = str(content).splitlines()
+            lines = (completion_in(answer).text or "").splitlines()
         except UnansweredError as error:
             raise self._error(str(error)) from None
-        except (ValueError, LookupError, TypeError) as error:
-            raise self._error(
-                f"returned no chat completion ({type(error).__name__}: {error})"
-            ) from None
+        except ValueError as error:
+            raise self._error(str(error)) from None
         # Models number their lines, whatever they are asked.
         return [line.strip().lstrip("0123456789.-*•) ").strip() for line in lines]
 

@@ -133,11 +133,7 @@ def read(path: Path) -> list[Json]:
 
     Those of roles and distances are nested.
     """
-    if not path.exists():
-        return []
-    lines = path.read_text(encoding="utf-8").splitlines()
-    # A kill may have torn the last line.
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    return list(store.whole_lines(path))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ TOKENIZER = TextTokenizer(word_tokenizer())
 
 
 def test_a_chat_prompt_of_the_probe_of_attention():
-    model = SimpleNamespace(prompts=SimpleNamespace(format="chat"))
+    model = SimpleNamespace(reads_whole=False, prompts=SimpleNamespace(format="chat"))
     with pytest.raises(EvaluateError) as error:
         probes._check_plain(model, None)
     assert str(error.value) == (

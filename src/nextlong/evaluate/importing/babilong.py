@@ -15,13 +15,11 @@ from typing import Any, Final
 from nextlong.evaluate.importing.result import (
     ImportedResult,
     ResultFormat,
-    damaged,
     values_of_samples,
 )
 from nextlong.evaluate.registry import scored_tasks
 from nextlong.recipe.keys import read_length
 
-_PROGRAM: Final = "BABILong"
 _METRIC: Final = "accuracy"
 _PLACES: Final = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
 _GIFTS: Final = ("bill", "fred", "jeff", "mary", "apple", "football", "milk")
@@ -36,21 +34,18 @@ def _recognizes(file: Path, rows: Any) -> bool:
 def _read(file: Path, rows: Any) -> Iterator[ImportedResult]:
     name, _, rest = file.stem.partition("_")
     length_text, _, settings = rest.partition("_")
-    try:
-        if name not in _LABELS:
-            raise ValueError(f"{name} is not one of {', '.join(_LABELS)}")
-        # 0k: the facts alone, without a haystack.
-        length = 0 if length_text == "0k" else read_length(length_text)
-        if length is None:
-            raise ValueError(f"{length_text!r} in its name is not a length")
-        samples = []
-        for row in rows:
-            is_right = _is_right(
-                row["output"], row["target"], row["question"], labels=_LABELS[name]
-            )
-            samples.append({"scores": {_METRIC: float(is_right)}, "details": {}})
-    except (KeyError, AttributeError, ValueError) as error:
-        raise damaged(file, error, _PROGRAM) from None
+    if name not in _LABELS:
+        raise ValueError(f"{name} is not one of {', '.join(_LABELS)}")
+    # 0k: the facts alone, without a haystack.
+    length = 0 if length_text == "0k" else read_length(length_text)
+    if length is None:
+        raise ValueError(f"{length_text!r} in its name is not a length")
+    samples = []
+    for row in rows:
+        is_right = _is_right(
+            row["output"], row["target"], row["question"], labels=_LABELS[name]
+        )
+        samples.append({"scores": {_METRIC: float(is_right)}, "details": {}})
     yield ImportedResult(
         # The folders ORGANIZATION/MODEL.
         model="/".join(file.absolute().parts[-3:-1]),
@@ -78,4 +73,4 @@ def _is_right(
     return named == {target.lower()}
 
 
-FORMAT: Final = ResultFormat(_PROGRAM, _recognizes, _read)
+FORMAT: Final = ResultFormat("BABILong", _recognizes, _read)

@@ -7,9 +7,6 @@ imported.
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +18,7 @@ from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.importing import babilong, harness, helmet, longbench
-from nextlong.evaluate.importing.result import ImportedResult, ResultFormat
+from nextlong.evaluate.importing.result import ImportedResult, ResultFormat, parsed
 from nextlong.report import tables
 
 _FORMATS: Final = (helmet.FORMAT, harness.FORMAT, longbench.FORMAT, babilong.FORMAT)
@@ -59,7 +56,7 @@ def _results_in(files: Sequence[Path]) -> Iterator[tuple[Path, ImportedResult]]:
     unknown = []
     parts: set[Path] = set()
     for file in files:
-        content = _parsed(file)
+        content = parsed(file)
         matching = [each for each in _FORMATS if each.recognizes(file, content)]
         if matching:
             recognized.append((file, matching[0], content))
@@ -77,25 +74,18 @@ def _results_in(files: Sequence[Path]) -> Iterator[tuple[Path, ImportedResult]]:
             )
     for file, form, content in recognized:
         if file not in parts:
-            for result in form.read(file, content):
+            for result in _read(form, file, content):
                 yield file, result
 
 
-def _parsed(file: Path) -> Any:
-    """Return the content of a file: rows of CSV, a JSON value, or one per line."""
+def _read(form: ResultFormat, file: Path, content: Any) -> Iterator[ImportedResult]:
+    """Yield the results of a file that may not be as its program writes it."""
     try:
-        text = file.read_text(encoding="utf-8")
-        if file.suffix == ".csv":
-            return list(csv.DictReader(io.StringIO(text, newline="")))
-        if file.suffix == ".jsonl":
-            lines = text.split("\n")
-            return [json.loads(line) for line in lines if line.strip()]
-        return json.loads(text)
-    except (OSError, ValueError) as error:
+        yield from form.read(file, content)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        problem = f"it has no {error}" if isinstance(error, KeyError) else f"{error}"
         raise EvaluateError(
-            where=file,
-            problem=f"it cannot be read ({error})",
-            fix="give the result files of one model",
+            where=file, problem=problem, fix=f"give a file as {form.program} wrote it"
         ) from None
 
 

@@ -6,7 +6,6 @@ Out: OpenAI's GraphWalks. The short-text tasks are measured here, by the suite `
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -15,13 +14,12 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.importing.result import (
     ImportedResult,
     ResultFormat,
-    damaged,
+    parsed,
     values_of_samples,
 )
 from nextlong.evaluate.registry import scored_tasks
 from nextlong.text import Json
 
-_PROGRAM: Final = "lm-eval"
 _TASK: Final = "graphwalks"
 # lm-eval's tasks, one per file of OpenAI's, with the greatest length in the file.
 _LENGTHS: Final = {"graphwalks_128k": 131_072, "graphwalks_1M": 1_048_576}
@@ -53,18 +51,12 @@ def _read(file: Path, content: Any) -> Iterator[ImportedResult]:
                 problem="it is missing, and has the score of each question",
                 fix="run lm-eval with --log_samples",
             )
-        try:
-            yield _result(content, task, length, _samples(samples_file))
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged(file, error, _PROGRAM) from None
+        yield _result(content, task, length, _samples(samples_file))
 
 
 def _samples(file: Path) -> list[Json]:
     samples = []
-    # Not `splitlines`, which also ends a line at characters that answers may have.
-    lines = file.read_text(encoding="utf-8").rstrip("\n").split("\n")
-    for line in lines:
-        row = json.loads(line)
+    for row in parsed(file):
         scores = {metric: float(row[metric]) for metric in _METRICS}
         kind = str(row["doc"]["problem_type"]).lower()
         samples.append({"scores": scores, "details": {"kind": kind}})
@@ -92,4 +84,4 @@ def _result(
     )
 
 
-FORMAT: Final = ResultFormat(_PROGRAM, _recognizes, _read, _parts)
+FORMAT: Final = ResultFormat("lm-eval", _recognizes, _read, _parts)

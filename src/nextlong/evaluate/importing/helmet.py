@@ -17,12 +17,11 @@ from typing import Any, Final, NamedTuple
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import SOURCES
-from nextlong.evaluate.importing.result import ImportedResult, ResultFormat, damaged
+from nextlong.evaluate.importing.result import ImportedResult, ResultFormat
 from nextlong.evaluate.registry import scored_tasks
 from nextlong.evaluate.task import Measurement
 from nextlong.text import Json
 
-_PROGRAM: Final = "HELMET"
 # Names of our tasks, joined by a space, by a part of HELMET's name: HELMET counts some
 # of its results in two categories.
 _TASKS: Final[dict[str, str]] = SOURCES["helmet_tasks"]
@@ -73,20 +72,17 @@ def _read(file: Path, record: Json) -> Iterator[ImportedResult]:
     arguments = record["args"]
     # Scores of chat prompts are not compared with those of plain ones.
     prompt_formats = {True: "chat", False: "completion"}
-    try:
-        for task in _tasks_of(arguments):
-            values = _values(record, task, file)
-            yield ImportedResult(
-                model=str(arguments.get("model_name_or_path")),
-                task=task,
-                length=int(arguments["input_max_length"]),
-                values=values,
-                evidence={"imported": arguments, "metrics": values["scores"]},
-                seed=arguments.get("seed"),
-                prompt_format=prompt_formats.get(arguments.get("use_chat_template")),
-            )
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise damaged(file, error, _PROGRAM) from None
+    for task in _tasks_of(arguments):
+        values = _values(record, task, file)
+        yield ImportedResult(
+            model=str(arguments.get("model_name_or_path")),
+            task=task,
+            length=int(arguments["input_max_length"]),
+            values=values,
+            evidence={"imported": arguments, "metrics": values["scores"]},
+            seed=arguments.get("seed"),
+            prompt_format=prompt_formats.get(arguments.get("use_chat_template")),
+        )
 
 
 def _tasks_of(arguments: Json) -> list[Measurement]:
@@ -167,4 +163,4 @@ def _score_of(question: Json, metric: _Metric) -> Any:
     return judged["fluency"] * judged["correctness"] / metric.max_value
 
 
-FORMAT: Final = ResultFormat(_PROGRAM, _recognizes, _read, _parts)
+FORMAT: Final = ResultFormat("HELMET", _recognizes, _read, _parts)

@@ -14,12 +14,10 @@ from typing import Any, Final
 from nextlong.evaluate.importing.result import (
     ImportedResult,
     ResultFormat,
-    damaged,
     values_of_samples,
 )
 from nextlong.evaluate.registry import scored_tasks
 
-_PROGRAM: Final = "LongBench v2"
 # Variants of pred.py that have no column here.
 _RETRIEVAL: Final = "_rag_"
 _METRIC: Final = "accuracy"
@@ -33,19 +31,16 @@ def _recognizes(_: Path, content: Any) -> bool:
 
 
 def _read(file: Path, rows: Any) -> Iterator[ImportedResult]:
-    try:
-        samples = []
-        for row in rows:
-            details = {"difficulty": row["difficulty"], "length": row["length"]}
-            scores = {
-                _METRIC: float(row["judge"]),
-                "parsed": float(row["pred"] is not None),
-            }
-            samples.append({"scores": scores, "details": details})
-        if _RETRIEVAL in file.stem:
-            raise ValueError("retrieval (--rag) is not one of the tasks of the tables")
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged(file, error, _PROGRAM) from None
+    if _RETRIEVAL in file.stem:
+        raise ValueError("retrieval (--rag) is not one of the tasks of the tables")
+    samples = []
+    for row in rows:
+        details = {"difficulty": row["difficulty"], "length": row["length"]}
+        scores = {
+            _METRIC: float(row["judge"]),
+            "parsed": float(row["pred"] is not None),
+        }
+        samples.append({"scores": scores, "details": details})
     variant = ""
     for suffix in ("_cot", "_no_context"):
         if file.stem.endswith(suffix):
@@ -62,4 +57,4 @@ def _read(file: Path, rows: Any) -> Iterator[ImportedResult]:
     )
 
 
-FORMAT: Final = ResultFormat(_PROGRAM, _recognizes, _read)
+FORMAT: Final = ResultFormat("LongBench v2", _recognizes, _read)

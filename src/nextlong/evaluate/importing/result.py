@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +57,8 @@ class ResultFormat(NamedTuple):
     """How one program's result files are recognized and read.
 
     recognizes: whether the content of a file is of this program
-    read: yields the results of a file; raises EvaluateError for a damaged one
+    read: yields the results of a file; raises ValueError, KeyError, TypeError or
+        AttributeError for a damaged one
     parts: the files that are read with this file, or replaced by it
     """
 
@@ -78,11 +82,19 @@ def values_of_samples(metric: str, samples: Sequence[Json]) -> Json:
     }
 
 
-def damaged(file: Path, error: Exception, program: str) -> EvaluateError:
-    """Return the error of a file that is not as its program writes it."""
-    problem = f"{error}"
-    if isinstance(error, KeyError):
-        problem = f"it has no {error}"
-    return EvaluateError(
-        where=file, problem=problem, fix=f"give a file as {program} wrote it"
-    )
+def parsed(file: Path) -> Any:
+    """Return the content of a file: rows of CSV, a JSON value, or one per line."""
+    try:
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".csv":
+            return list(csv.DictReader(io.StringIO(text, newline="")))
+        if file.suffix == ".jsonl":
+            lines = text.split("\n")
+            return [json.loads(line) for line in lines if line.strip()]
+        return json.loads(text)
+    except (OSError, ValueError) as error:
+        raise EvaluateError(
+            where=file,
+            problem=f"it cannot be read ({error})",
+            fix="give the result files of one model",
+        ) from None

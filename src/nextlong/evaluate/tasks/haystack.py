@@ -6,20 +6,16 @@ Out: texts of a number of tokens, repeated where the haystack is too short.
 
 from __future__ import annotations
 
-from importlib.resources import files
+import re
 from typing import Final
-
-import yaml
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import HAYSTACK, DataFiles
-from nextlong.evaluate.task import TaskRequest
+from nextlong.evaluate.task import TaskRequest, table_of
 from nextlong.evaluate.tasks.ruler import essay_words
 
 # The words of the tasks that are generated here.
-WORDS: Final = yaml.safe_load(
-    (files("nextlong.evaluate.tasks") / "haystack.yaml").read_text(encoding="utf-8")
-)
+WORDS: Final = table_of("haystack")
 # Of prose; in a text with more of them, the text is only repeated sooner.
 _MAX_CHARS_PER_TOKEN: Final = 8
 
@@ -56,3 +52,9 @@ def haystacks(
         _, end = bounds[first + room - 1]
         texts.append(whole[start:end])
     return texts
+
+
+def ends_of(text: str, pattern: str) -> list[int]:
+    """Return the beginning of a text, the ends of what matches, and its own end."""
+    ends = [match.end() for match in re.finditer(pattern, text)]
+    return [0, *ends, len(text)]

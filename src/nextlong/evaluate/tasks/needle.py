@@ -5,7 +5,6 @@ The answer must hold its words (paper App. A; Kamradt's test: docs/evaluate/need
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_right
 from collections.abc import Iterator
 from functools import partial
@@ -15,7 +14,7 @@ import numpy as np
 
 from nextlong.evaluate.data import HAYSTACK
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
-from nextlong.evaluate.tasks.haystack import haystack_text, haystacks
+from nextlong.evaluate.tasks.haystack import ends_of, haystack_text, haystacks
 
 _NEEDLE: Final = (
     " The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park "
@@ -67,10 +66,7 @@ def _sentence_end(text: str, depth: float) -> int:
 
     The ends of the text are ends too.
     """
-    ends = [0]
-    for match in re.finditer(r"[.!?](?=\s)", text):
-        ends.append(match.end())
-    ends.append(len(text))
+    ends = ends_of(text, r"[.!?](?=\s)")
     deepest = int(len(text) * depth / 100)
     return ends[bisect_right(ends, deepest) - 1]
 

@@ -8,7 +8,6 @@ docs/evaluate/generated.md.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
@@ -19,7 +18,7 @@ from annotated_types import Len
 
 from nextlong.evaluate.data import HAYSTACK, TEXT, DataFiles, record
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
-from nextlong.evaluate.tasks.haystack import WORDS, haystack_text, haystacks
+from nextlong.evaluate.tasks.haystack import WORDS, ends_of, haystack_text, haystacks
 
 _NEEDLES: Final = "nolima/needle_set.json"
 _BOOKS: Final = tuple(
@@ -127,9 +126,7 @@ def _nearest_end(text: str, depth: float) -> int:
     Of a sentence, if the text is one line; the ends of the text are ends too.
     """
     pattern = r"\n" if "\n" in text else r"[.!?]\s"
-    ends = [0, len(text)]
-    for match in re.finditer(pattern, text):
-        ends.append(match.end())
+    ends = ends_of(text, pattern)
     wanted = int(len(text) * (depth / 100))
     return min(ends, key=lambda end: (abs(end - wanted), end))
 

@@ -31,13 +31,13 @@ from nextlong.evaluate.data import HAYSTACK
 from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.probe import Probe
 from nextlong.evaluate.registry import all_tasks
-from nextlong.evaluate.results import weighted_interval
 from nextlong.evaluate.task import Sample, TaskRequest
 from nextlong.evaluate.tasks import needle
 from nextlong.evaluate.tasks.helmet.longqa import LLAMA2, LONGBOOK_QA
 from nextlong.methods.base import described
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as RunSequence
+from nextlong.significance import weighted_interval
 from nextlong.text import Json
 
 if TYPE_CHECKING:
@@ -470,23 +470,6 @@ def _shares(
     return share_of
 
 
-_LOSSES: Final = {
-    "With": "with_earlier_nats",
-    "Replaced": "replaced_earlier_nats",
-    "Without": "without_earlier_nats",
-}
-_GAINS: Final = {
-    "Gain": "gain_nats",
-    "Gain over shorter": "gain_over_shorter_nats",
-    "n": "chunks",
-}
-_CONTEXT: Final = {"First third": _FIRST_THIRD, "Last third": "last_third_context"}
-_PROMPT: Final = {
-    "First, prompt": "first_third_whole",
-    "Last, prompt": "last_third_whole",
-}
-
-
 def _distance_rows(values: Json) -> list[tuple[str, Json]]:
     """Return the rows of the table of `dependency`: one per bin of distances."""
     rows = []
@@ -508,7 +491,14 @@ TASKS: Final = (
         version=3,
         reads="run",
         check_model=_check_run,
-        columns=_LOSSES | _GAINS,
+        columns={
+            "With": "with_earlier_nats",
+            "Replaced": "replaced_earlier_nats",
+            "Without": "without_earlier_nats",
+            "Gain": "gain_nats",
+            "Gain over shorter": "gain_over_shorter_nats",
+            "n": "chunks",
+        },
         rows=_distance_rows,
         about="Loss of meta-chunks in nats per token, by the distance to the nearest "
         "earlier meta-chunk: after the earlier meta-chunks, after other text of the "
@@ -526,9 +516,13 @@ TASKS: Final = (
         version=3,
         optional=lambda _: (LONGBOOK_QA, LLAMA2, HAYSTACK),
         check_model=_check_plain,
-        columns=_CONTEXT
-        | _PROMPT
-        | {"First, prompt, no sink": "first_third_whole_without_sink"},
+        columns={
+            "First third": _FIRST_THIRD,
+            "Last third": "last_third_context",
+            "First, prompt": "first_third_whole",
+            "Last, prompt": "last_third_whole",
+            "First, prompt, no sink": "first_third_whole_without_sink",
+        },
         about="Share of the last token's attention, percent, mean over layers and "
         "heads (paper, §5.1 and App. B.4).",
     ),

@@ -37,7 +37,7 @@ from nextlong.evaluate.data import (
     record,
     several,
 )
-from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of, table_of
 from nextlong.text import Json
 
 _MIN_TOKENS: Final = 1024  # below which a prompt is all instruction
@@ -215,16 +215,7 @@ class Form(NamedTuple):
         return _ONE if self.queries * self.values == 1 else _MANY
 
 
-_FORMS: Final = {
-    "niah_single_1": Form("noise"),
-    "niah_single_2": Form("essay"),
-    "niah_single_3": Form("essay", value_kind="uuids"),
-    "niah_multikey_1": Form("essay", keys=4),
-    "niah_multikey_2": Form("needle"),
-    "niah_multikey_3": Form("needle", key_kind="uuids", value_kind="uuids"),
-    "niah_multivalue": Form("essay", values=4),
-    "niah_multiquery": Form("essay", keys=4, queries=4),
-}
+_FORMS: Final = {name: Form(**form) for name, form in table_of("ruler").items()}
 
 
 def _needle_samples(request: TaskRequest, form: Form) -> Iterator[Sample | None]:

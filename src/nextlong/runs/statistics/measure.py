@@ -21,6 +21,7 @@ from nextlong.runs.run import Run
 from nextlong.runs.statistics.compute import compute
 from nextlong.runs.statistics.measures import step_costs
 from nextlong.runs.statistics.stats import Stats
+from nextlong.text import first_mistake
 
 STATISTICS: Final = "statistics"  # the step
 
@@ -85,9 +86,9 @@ def read(done: Artifacts) -> Stats | None:
     try:
         return _adapter().validate_python(store.read_json(path))
     except ValidationError as error:
-        message = error.errors()[0]["msg"]
         raise RunError(
             where=path,
-            problem=f"it is not what the step {STATISTICS} writes ({message})",
+            problem=f"it is not what the step {STATISTICS} writes: "
+            f"{first_mistake(error)}",
             fix="run again",
         ) from None

@@ -27,7 +27,7 @@ from nextlong.evaluate.data import (
     record,
     several,
 )
-from nextlong.evaluate.task import Sample, Scorer, Task, TaskRequest, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, shuffled
 from nextlong.recipe.keys import as_list
 from nextlong.text import Json
@@ -228,60 +228,45 @@ def _score_choice(answer: str, sample: Sample) -> dict[str, float]:
     return {"exact_match": max(has_option, is_exact)}
 
 
-def _task(
-    name: str,
-    *,
-    read: _Read,
-    files: tuple[str, ...],
-    score: Scorer,
-    metric: str = "rougeL_f1",
-    prefix: str,
-    budget: int,
-) -> Task:
-    return Task(
-        name=name,
-        suite="helmet",
-        category="LongQA",
-        metric=metric,
-        samples=QUESTIONS,
-        make=partial(
-            _samples,
-            read=read,
-            prompt=name,
-            prefix=prefix,
-            budget=budget,
-        ),
-        score=score,
-        files=(*files, LLAMA2),
-        chat="template",
-        version=2,
-    )
-
-
+_task = partial(
+    Task,
+    suite="helmet",
+    category="LongQA",
+    metric="rougeL_f1",
+    samples=QUESTIONS,
+    score=_score_rouge,
+    chat="template",
+    version=2,
+)
+_book_samples = partial(_samples, prefix="\n\nAnswer:", budget=10)
 TASKS: Final = (
     _task(
         "narrativeqa",
-        read=_narrative,
-        files=(_NARRATIVE, _NARRATIVE_TRAIN),
-        score=_score_rouge,
-        prefix="\nAnswer:",
-        budget=100,
+        make=partial(
+            _samples,
+            read=_narrative,
+            prompt="narrativeqa",
+            prefix="\nAnswer:",
+            budget=100,
+        ),
+        files=(_NARRATIVE, _NARRATIVE_TRAIN, LLAMA2),
     ),
     _task(
         "infbench_qa",
-        read=partial(_infinite, file=LONGBOOK_QA),
-        files=(LONGBOOK_QA,),
-        score=_score_rouge,
-        prefix="\n\nAnswer:",
-        budget=10,
+        make=partial(
+            _book_samples,
+            read=partial(_infinite, file=LONGBOOK_QA),
+            prompt="infbench_qa",
+        ),
+        files=(LONGBOOK_QA, LLAMA2),
     ),
     _task(
         "infbench_mc",
-        read=partial(_infinite, file=_CHOICE),
-        files=(_CHOICE,),
+        make=partial(
+            _book_samples, read=partial(_infinite, file=_CHOICE), prompt="infbench_mc"
+        ),
         score=_score_choice,
         metric="exact_match",
-        prefix="\n\nAnswer:",
-        budget=10,
+        files=(_CHOICE, LLAMA2),
     ),
 )

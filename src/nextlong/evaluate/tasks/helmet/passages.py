@@ -26,6 +26,7 @@ from nextlong.evaluate.data import (
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks.helmet.published import (
     LENGTHS,
+    NUMBERS,
     QUESTIONS,
 )
 from nextlong.text import Json
@@ -39,11 +40,10 @@ _RAG_FIELDS: Final[Json] = {
     "ctxs": several(_PASSAGE),
     "id": NotRequired[NAME],
 }
-_RAG_PASSAGES: Final = dict(zip(LENGTHS, (50, 105, 220, 440, 1000), strict=True))
+_RAG_PASSAGES: Final = published.at_lengths(NUMBERS["rag_passages"])
 # log10 of monthly views; only PopQA subjects below it are used.
 _LONG_TAIL: Final = 3.0
-# The depths of the gold passage.
-_RAG: Final = {"nq": 6, "triviaqa": 6, "hotpotqa": 3, "popqa": 6}
+_RAG: Final[dict[str, int]] = NUMBERS["rag_depths"]
 
 
 def _rag_file(name: str, length: int | None = None) -> str:
@@ -115,9 +115,7 @@ def _rag_example(row: Json) -> str:
 
 _RANKED: Final = record(id=NAME, text=str, label=int, title=NotRequired[str])
 _RANKED_SHAPE: Final = record(qid=NAME, query=TEXT, ctxs=several(_RANKED))
-_RANKED_PASSAGES: Final = dict(zip(LENGTHS, (50, 130, 285, 600, 1000), strict=True))
-
-
+_RANKED_PASSAGES: Final = published.at_lengths(NUMBERS["rerank_passages"])
 _ranked_file = "helmet/msmarco/test_reranking_data_k{}_dep3.jsonl".format
 _RANKED_EXAMPLES: Final = _ranked_file(10)
 

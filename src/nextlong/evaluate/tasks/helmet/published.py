@@ -18,16 +18,22 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from nextlong.evaluate.task import Sample, Scorer, TaskRequest
+from nextlong.evaluate.task import Sample, Scorer, TaskRequest, table_of
 from nextlong.text import Json
 
 SHOTS: Final = 2
 QUESTIONS: Final = 100
 LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
+NUMBERS: Final[Json] = table_of("helmet")
 _T = TypeVar("_T")
 _Metric = Callable[[str, Sequence[str]], float]
 _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+
+
+def at_lengths(numbers: Sequence[int]) -> dict[int, int]:
+    """Return the number at each of HELMET's lengths."""
+    return dict(zip(LENGTHS, numbers, strict=True))
 
 
 def prompted(

@@ -40,7 +40,7 @@ from nextlong.evaluate.data import (
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks import ruler
 from nextlong.evaluate.tasks.helmet.published import (
-    LENGTHS,
+    NUMBERS,
     QUESTIONS,
     SHOTS,
     prompted,
@@ -50,7 +50,7 @@ from nextlong.evaluate.tasks.helmet.published import (
 from nextlong.recipe.keys import as_list
 from nextlong.text import Json
 
-_KEYS_AT: Final = dict(zip(LENGTHS, (105, 220, 440, 900, 1800), strict=True))
+_KEYS_AT: Final = published.at_lengths(NUMBERS["json_kv_keys"])
 _MIN_KEYS: Final = 4
 _DEPTHS: Final = 6
 _SHAPE: Final = record(
@@ -152,19 +152,9 @@ def _key_question(
 
 # HELMET's budgets, and by how many tokens they exceed RULER's.
 _USUAL_BUDGET: Final = (50, 0)
-_RULER_BUDGETS: Final = {
-    "niah_multikey_3": (100, 0),
-    "niah_multiquery": (100, 0),
-    "cwe": (100, 0),
-    "vt": (50, 20),
-    "qa_1": (50, 18),
-    "qa_2": (50, 18),
-}
+_RULER_BUDGETS: Final = NUMBERS["ruler_budgets"]
 # NVIDIA's words around a separator, and HELMET's.
-_SEPARATORS: Final = {
-    "cwe": ("\nBelow is a numbered list", "\n\nBelow is a numbered list"),
-    "fwe": ("coded words. ", "coded words.\n"),
-}
+_SEPARATORS: Final = NUMBERS["ruler_separators"]
 _SEPARATOR_TOKENS: Final = 2
 # Either `query` or `question`, and either `answer` or `outputs`, by the task.
 _RULER_ANSWERS: Final[Shape] = NotRequired[Annotated[TEXTS, BeforeValidator(as_list)]]
@@ -356,7 +346,8 @@ def _read_csv(
 
 def _csv_part(data: DataFiles, file: str, columns: tuple[str, ...]) -> list[_Labelled]:
     part = []
-    for row in data.rows(file, ("text", *columns)):
+    shape = record(text=str, **dict.fromkeys(columns, str))
+    for row in data.json_lines(file, shape):
         label = "_".join(row[column] for column in columns)
         part.append(_Labelled(row["text"], label))
     return part
@@ -459,7 +450,6 @@ def _score_label(answer: str, sample: Sample) -> dict[str, float]:
 class _DataSet(NamedTuple):
     name: str
     read: Callable[[DataFiles], _Split]
-    shots: tuple[int, ...]  # at 8K to 128K
     files: tuple[str, ...]
 
 
@@ -467,34 +457,30 @@ _DATA_SETS: Final = (
     _DataSet(
         "trec_coarse",
         partial(_read_trec, level="coarse"),
-        (400, 800, 1600, 3300, 6600),
         _TREC,
     ),
     _DataSet(
         "trec_fine",
         partial(_read_trec, level="fine"),
-        (400, 800, 1600, 3200, 6400),
         _TREC,
     ),
     _DataSet(
         "nlu",
         partial(_read_csv, files=_NLU, label=("scenario", "intent")),
-        (510, 1020, 2040, 4080, 8296),
         _NLU,
     ),
     _DataSet(
         "banking77",
         partial(_read_csv, files=_BANKING, label=("category",)),
-        (360, 720, 1450, 2900, 5900),
         _BANKING,
     ),
-    _DataSet("clinc150", _read_clinc150, (440, 880, 1750, 3525, 7050), (_CLINC,)),
+    _DataSet("clinc150", _read_clinc150, (_CLINC,)),
 )
 
 
 def _icl_task(data_set: _DataSet, form: str) -> Task:
     is_usual = form == "2025"
-    shots_at = dict(zip(LENGTHS, data_set.shots, strict=True))
+    shots_at = published.at_lengths(NUMBERS["icl_shots"][data_set.name])
     make = partial(_icl_samples, read=data_set.read, shots_at=shots_at, form=form)
     return Task(
         data_set.name if is_usual else f"{data_set.name}_2024",
