@@ -20,7 +20,7 @@ in the paper (§4 and §5, arXiv 2501.12766).
     memory.py           what a model takes, and what its device has
     results.py          result files, intervals, paired tests
     judge.py            answers rated by another model
-    import_helmet.py    results that HELMET's scripts wrote
+    importing/          results that other programs wrote
     tables.py           results → tables, with the paper's columns
     report.py           tables and figures, on the console or as files
 
