@@ -37,6 +37,8 @@ PAGE: Final = "results.md"
 _FOLDER: Final = "results"
 FIGURE: Final = f"{_FOLDER}/mechanism.svg"
 _MAIN: Final = "mechanism"
+_COLUMNS: Final = 4  # of the table, by kind: the largest numbers of negatives
+_TRIAL: Final = "smoke"  # shows that every part works; no part of the plan
 # What the report writes of the page; what stands before and after is kept.
 _BEGIN: Final = "<!-- python -m experiments.replicate report: begin -->"
 _END: Final = "<!-- python -m experiments.replicate report: end -->"
@@ -113,6 +115,10 @@ class Results:
         """Return the mean recall of an arm across the numbers that tests are about."""
         return fmean(self.recall(arm, seed, kind, TESTED) for seed in self.seeds(arm))
 
+    def mean_text(self, arm: str, kind: Kind) -> str:
+        """Return `mean` as a cell of a table, empty if no seed is finished."""
+        return f"{self.mean(arm, kind):.0f}" if self.seeds(arm) else ""
+
     def cell(self, arm: str, kind: Kind, count: int) -> str:
         """Return the mean recall of an arm as a cell of the table."""
         mean = f"{self.spread(arm, kind, count).mean:.0f}"
@@ -174,6 +180,14 @@ class PlannedTest:
     preset: str
     differences: Sequence[float]
     p_holm: float
+
+    @property
+    def short(self) -> str:
+        """The letter of the claim, and what is compared: the part behind the colon."""
+        letter, _, _ = self.claim.partition(" ")
+        *_, compared = self.claim.split(": ")
+        text = compared.removeprefix(f"{letter} ").rstrip(".")
+        return f"{letter} {text}"
 
     @property
     def spread(self) -> SeedMean:
@@ -326,6 +340,8 @@ def section(results: Mapping[str, Results]) -> str:
         main=main,
         others=others,
         four=_FOUR,
+        shown=main.negatives[-_COLUMNS:],
+        not_run=[name for name in PRESETS if name not in {*results, _TRIAL}],
         trained=_trained([main, *others]),
         tests=planned_tests(results),
         corpus=corpus,

@@ -429,16 +429,18 @@ class _Experiment:
 
 
 def _look_alikes_in(run: Run) -> float | None:
-    """Return which percent of a run's negatives have the topic of their document."""
+    """Return which percent of a run's negatives are of other documents of the topic."""
     are_look_alikes = []
     for sequence in run.sequences():
-        topics = {}
+        documents = {}
         for role in ("meta", "negative"):
-            topics[role] = [
-                topic_of(span.source_id) for span in sequence.spans if span.role == role
+            documents[role] = [
+                span.source_id for span in sequence.spans if span.role == role
             ]
-        for topic in topics["negative"]:
-            are_look_alikes.append(topic == topics["meta"][0])
+        for negative in documents["negative"]:
+            own = documents["meta"][0]
+            is_other = negative != own
+            are_look_alikes.append(is_other and topic_of(negative) == topic_of(own))
     if not are_look_alikes:
         return None
     return round(100 * float(np.mean(are_look_alikes)), 1)

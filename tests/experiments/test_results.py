@@ -101,6 +101,17 @@ def test_a_planned_test_is_a_paired_t_test_corrected_for_all_that_were_run(made)
     assert by_name["(b)"].verdict == "holds"
 
 
+def test_a_test_is_named_by_its_letter_and_what_it_compares():
+    named = [
+        results.PlannedTest("(a) A claim: top less tail.", "mechanism", [1.0], 1.0),
+        results.PlannedTest("(e) Top against tail.", "mechanism", [1.0], 1.0),
+    ]
+    assert [test.short for test in named] == [
+        "(a) top less tail",
+        "(e) Top against tail",
+    ]
+
+
 def test_a_difference_that_is_not_certain_is_not_decided_and_the_opposite_is_told(made):
     worse = copy.deepcopy(made)
     for one in worse["models"]:
