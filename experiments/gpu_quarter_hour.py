@@ -5,8 +5,9 @@
 
 In:  the bundle that `quarter_hour_data.py` makes. Without one, `--tiny` makes its own,
      with two layers and invented weights.
-Out: `quarter-hour.json`, rewritten after every model: recall of the probes and loss of
-     their answers, for the model before training and for each arm and data seed.
+Out: `quarter-hour.json`, rewritten after every model: recall of the probes, loss of
+     their answers, and how much the model needs the earlier chunks of a document
+     (`sequences/dependence.py`), before training and for each arm and data seed.
 
 Every arm trains on the same number of tokens, a third of them short documents with a
 document mask, by nextlong's own loop. How many is set by the speed of the first steps,
@@ -37,9 +38,11 @@ from rich.console import Console
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
+    AutoTokenizer,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedModel,
+    PreTrainedTokenizerFast,
 )
 from transformers.utils import logging
 
@@ -50,6 +53,9 @@ from experiments import quarter_hour_data as bundles
 from nextlong.cli.demo import write_demo_corpus
 from nextlong.engine import store
 from nextlong.errors import NextlongError, RecipeError
+from nextlong.recipe.keys import Scorer
+from nextlong.runs.run import Run
+from nextlong.runs.statistics.dependence import measure_dependence
 from nextlong.text import Json
 from nextlong.train import loop, metrics
 from nextlong.train.recipe import TrainRecipe
@@ -70,6 +76,7 @@ class Experiment:
 
     bundle: Json
     arrays: Mapping[str, NDArray[Any]]
+    run: Run
     model: Path
     scratch: Path
     device: torch.device
@@ -132,7 +139,11 @@ class Experiment:
         return out
 
     def measure(self, folder: Path) -> Json:
-        """Return recall and loss of each kind and length of probes, in percent and nats."""
+        """Return what a model knows.
+
+        Recall and loss of each kind and length of probes, in percent and nats; and the
+        gain of the earlier meta-chunks, in nats per token of a word that only they have.
+        """
         dtype = torch.bfloat16 if self.device.type == "cuda" else torch.float32
         model = AutoModelForCausalLM.from_pretrained(
             str(folder), attn_implementation="sdpa", dtype=dtype
@@ -156,6 +167,13 @@ class Experiment:
                 "loss": round(float(np.mean(losses)), 4),
                 "probes": len(answers),
             }
+        del model
+        scorer = Scorer(model=str(folder), device=self.device.type)
+        dependence = measure_dependence(self.run, scorer)
+        gain = None
+        if dependence.gain is not None:
+            gain = dependence.gain.mean
+        measured["dependence"] = {"gain": gain, "sequences": dependence.sequences}
         return measured
 
 
@@ -188,6 +206,8 @@ def dequantized(gguf: Path, out: Path) -> Path:
     plain = AutoModelForCausalLM.from_config(loaded.config)
     plain.load_state_dict(loaded.state_dict())
     plain.save_pretrained(out)
+    tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
+    tokenizer.save_pretrained(out)
     return out
 
 
@@ -294,13 +314,15 @@ def tiny_bundle(scratch: Path) -> Path:
         tie_word_embeddings=True,
     )
     torch.manual_seed(0)
-    LlamaForCausalLM(config).save_pretrained(scratch / "tiny-llama")
+    model = scratch / "tiny-llama"
+    LlamaForCausalLM(config).save_pretrained(model)
+    end = "<|endoftext|>"
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end)
+    fast.save_pretrained(model)
     # What is measured on a CPU means nothing, so the documents need not differ.
     sources = bundles.Sources((corpus,), (corpus,), tokenizer_file)
     folder = scratch / "bundle"
-    bundles.write_bundle(
-        folder, sources=sources, model=scratch / "tiny-llama", size=bundles.TINY
-    )
+    bundles.write_bundle(folder, sources=sources, model=model, size=bundles.TINY)
     return folder
 
 
@@ -336,6 +358,7 @@ def main() -> int:
             experiment = Experiment(
                 bundle=bundle,
                 arrays=bundles.read_arrays(data / bundles.ARRAYS),
+                run=bundles.read_run(data, scratch),
                 model=model,
                 scratch=scratch,
                 device=torch.device(asked.device),

@@ -45,6 +45,7 @@ from nextlong.text import Json
 BUNDLE: Final = "bundle.json"
 ARRAYS: Final = "arrays.npz.zst"
 PART: Final = "model.part-"
+RUN: Final = "held-out.tar.zst"  # a run whose dependence is measured
 # The `compose` keys of each arm, in the order of training.
 ARMS: Final[Mapping[str, Json]] = {
     "top": {"method": "nextlong", "negatives": "top"},
@@ -57,6 +58,7 @@ SEEDS: Final = (0, 1)
 _REPLAY: Final = 0.34
 # Rows of all arms repeat the same text up to this many bytes apart.
 _WINDOW_LOG: Final = 27
+_LEVEL: Final = 19
 _PART_BYTES: Final = 50_000_000
 
 
@@ -68,15 +70,19 @@ class Size:
     rows: rows of an arm and a data seed, with those of short documents
     probe_tokens: context lengths of the probes
     probes: probes of a kind and a length
+    dependence: sequences whose dependence on their earlier meta-chunks is measured
     """
 
     row_tokens: int = 16_384
     rows: int = 256
     probe_tokens: tuple[int, ...] = (8_192, 16_384)
     probes: int = 24
+    dependence: int = 24
 
 
-TINY: Final = Size(row_tokens=512, rows=4, probe_tokens=(256, 512), probes=2)
+TINY: Final = Size(
+    row_tokens=512, rows=4, probe_tokens=(256, 512), probes=2, dependence=2
+)
 
 
 @dataclass(frozen=True)
@@ -100,6 +106,11 @@ def write_bundle(out: Path, *, sources: Sources, model: Path, size: Size) -> Jso
         arrays = probe_arrays(runs.held_out_texts(), sources.tokenizer, size)
         for seed in SEEDS:
             arrays |= runs.rows_of_seed(seed)
+        held_out = runs.held_out_run()
+        with tarfile.open(Path(scratch) / "run.tar", "w") as archive:
+            archive.add(held_out.path, arcname=held_out.path.name)
+        packed = (Path(scratch) / "run.tar").read_bytes()
+        store.write_file(out / RUN, zstandard.compress(packed, _LEVEL))
     _write_arrays(out / ARRAYS, arrays)
     kind = _write_model(model, out)
     files = sorted(path for path in out.iterdir() if path.name != BUNDLE)
@@ -164,6 +175,17 @@ class _Runs:
         )
         return [sequence.text for sequence in run.sequences()]
 
+    def held_out_run(self) -> Run:
+        """Return a run of held-out documents among hard negatives."""
+        return self._run(
+            self.sources.held_out,
+            {"method": "nextlong"},
+            name="dependence",
+            seed=0,
+            rows=self.size.dependence,
+            folder="dependence",
+        )
+
     def _run(
         self,
         paths: Sequence[Path],
@@ -173,9 +195,10 @@ class _Runs:
         seed: int,
         rows: int,
         tokens: int | None = None,
+        folder: str | None = None,
     ) -> Run:
-        folder = "corpus" if paths == self.sources.corpus else "held-out"
-        run_dir = self.scratch / folder
+        shared = "corpus" if paths == self.sources.corpus else "held-out"
+        run_dir = self.scratch / (folder or shared)
         keys = {
             "run_dir": str(run_dir),
             "name": name,
@@ -348,7 +371,7 @@ def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
         small[name] = array.astype(np.uint16 if is_short else np.uint32)
     np.savez(plain, allow_pickle=False, **small)
     parameters = zstandard.ZstdCompressionParameters.from_level(
-        19, window_log=_WINDOW_LOG, enable_ldm=True
+        _LEVEL, window_log=_WINDOW_LOG, enable_ldm=True
     )
     compressor = zstandard.ZstdCompressor(compression_params=parameters)
     store.write_file(path, compressor.compress(plain.getvalue()))
@@ -377,6 +400,14 @@ def _write_model(model: Path, out: Path) -> str:
         for number, content in enumerate(iter(lambda: packed.read(_PART_BYTES), b"")):
             store.write_file(out / f"{PART}{number}", content)
     return kind
+
+
+def read_run(bundle: Path, out: Path) -> Run:
+    """Unpack the run of held-out documents into `out`, and open it."""
+    packed = io.BytesIO(zstandard.decompress((bundle / RUN).read_bytes()))
+    with tarfile.open(fileobj=packed) as archive:
+        archive.extractall(out, filter="data")
+    return Run(out / "dependence@dependence")
 
 
 def read_model(bundle: Path, kind: str, out: Path) -> Path:

@@ -40,6 +40,7 @@ def test_every_arm_is_trained_and_measured_on_a_cpu(tmp_path):
     runs = [(model["seed"], model["arm"]) for model in trained]
     assert runs == [(seed, arm) for seed in SEEDS for arm in ARMS]
     probes = {f"{kind}-{tokens}" for kind in KINDS for tokens in TINY.probe_tokens}
+    probes.add("dependence")
     for model in trained:
         assert model["probes"].keys() == probes
         assert model["probes"] != base["probes"]
