@@ -52,7 +52,7 @@ def test_a_report_of_no_results_is_refused(capsys):
     [
         (
             ["m", "--suite", "rular"],
-            "--suite rular: unknown suite; did you mean 'ruler'? Or choose from attention, dependency",
+            "--suite rular: unknown suite; did you mean 'ruler'? Or choose from attention, choice, dependency",
         ),
         (["m", "--tasks", "niah"], "--tasks niah: unknown task"),
         (

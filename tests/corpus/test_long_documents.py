@@ -124,7 +124,7 @@ def test_each_source_loses_a_fifth_at_either_end(recipe_of_long):
     (left_out,) = read_filter_report(run.steps["filter_report"])
     assert (left_out.count, left_out.unit) == (24, "documents")
     assert {example.source_id for example in left_out.examples} <= expected
-    assert "24 long: compresses" in summary._why_less(recipe, run.steps)
+    assert "24 outside the middle" in summary._why_less(recipe, run.steps)
     for outcome in check_corpus(StoredRun(run.path)):
         assert outcome.result == "pass", outcome
 

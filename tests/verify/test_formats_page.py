@@ -20,7 +20,8 @@ def snippets():
 
 
 def test_every_format_of_a_library_has_a_snippet():
-    assert snippets().keys() == {"parquet", "arrow", "mds", "megatron"}
+    libraries = {"parquet", "arrow", "mds", "megatron", "reconstruction"}
+    assert snippets().keys() == libraries
 
 
 @pytest.mark.heavy

@@ -134,7 +134,7 @@ def _filters_of(recipe: Recipe) -> Iterator[_Filter]:
     if recipe.ingest.filter is not None:
         yield _Filter(
             name=_GZIP,
-            reason="compresses more or less than three fifths of the long documents",
+            reason="outside the middle 60 % of compression ratios",
             quantiles=MIDDLE,
             score=partial(_score_shard, score=_ratios),
             config={},
@@ -144,7 +144,7 @@ def _filters_of(recipe: Recipe) -> Iterator[_Filter]:
     if share is not None:
         yield _Filter(
             name=_LONG_FILTER,
-            reason="its end gains less from long context than that of others",
+            reason="gains less from long context than other long documents",
             quantiles=(1 - share, 1.0),
             score=partial(_score_shard, score=partial(_gains, scorer=recipe.scorer)),
             config={"scorer": scorer_identity(recipe.scorer)},

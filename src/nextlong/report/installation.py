@@ -23,6 +23,7 @@ from nextlong.text import Json
 
 _FEATURES: Final = {
     "static": "encoder.model: static:…",
+    "wordllama": "encoder.model: static:wordllama",
     "sentence-transformers": "encoder.model: sentence-transformers:…",
     "scorer": "scoring tokens with a causal language model",
     "quest": "quest with queries of a doc2query model",

@@ -239,7 +239,7 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
         (selected.capped, "over a cap"),
         (selected.weighted_out, "over their weight"),
         (sum(part.near_duplicates for part in near), "near-duplicate"),
-        *((result.removed, f"long: {result.reason}") for result in score_filters(done)),
+        *((result.removed, result.reason) for result in score_filters(done)),
         (filtered_out, "filtered out by the source filter"),
         (excluded, "excluded by ingest.exclude"),
         (sum(part.rejects for part in ingested), "rejected"),

@@ -224,7 +224,8 @@ def test_retry_after_is_waited_for(server, monkeypatch):
     monkeypatch.setattr("nextlong.client.time.sleep", waits.append)
     server.script = [refusal(429, "slow down", Retry_After="7")]
     encoder(server).encode(["one"])
-    assert 7.0 in waits
+    # The backoff, of at most half a second at first, is added.
+    assert 7.0 < max(waits) <= 7.5
 
 
 def test_timeouts_are_tried_again(server):
