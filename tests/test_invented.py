@@ -17,6 +17,7 @@ from tests.support.invented import (
 from tests.support.larger_cases import thorough
 
 AT_ONCE = 5
+FIRST = 20  # of these corpora, several documents are extended
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def tokenizer(tmp_path_factory):
     return write_tokenizer(tmp_path_factory.mktemp("invented") / "tokenizer.json")
 
 
-@pytest.mark.parametrize("first", [AT_ONCE, *thorough(0)])
+@pytest.mark.parametrize("first", [FIRST, *thorough(0)])
 def test_invented_corpora_pass(first, tokenizer, tmp_path):
     found, checked = {}, Counter()
     for seed in range(first, first + AT_ONCE):

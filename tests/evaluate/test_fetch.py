@@ -121,6 +121,11 @@ def test_only_the_asked_lengths_are_fetched_of_helmets_archive(
     assert states["50_dep6.jsonl"] == "have"
 
 
+def test_the_benchmarks_own_samples_are_fetched_too():
+    names = fetch.files_of(chosen([], ["ruler_mk_needle"]), [8192])
+    assert names == ["helmet/ruler/niah_multikey_2/validation_8192.jsonl"]
+
+
 def test_a_member_that_the_archive_lacks_is_named(server, fetched):
     found, missing = fetched(
         "helmet/kilt/nq-train-multikilt_1000_k3_dep6.jsonl", "helmet/kilt/gone.jsonl"

@@ -59,6 +59,10 @@ def files_of(tasks: Iterable[Measurement], lengths: Sequence[int]) -> list[str]:
         for length in lengths:
             names += task.needs(length)
             names += task.optional(length)
+            # The benchmark's own samples, which take the place of generated ones.
+            published = task.published(length)
+            if published is not None:
+                names.append(published)
     return list(dict.fromkeys(names))
 
 
