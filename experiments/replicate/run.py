@@ -289,7 +289,6 @@ class _Experiment:
         if not stage.is_finished:
             config = small_llama.config(
                 vocabulary=word_tokenizer().get_vocab_size(),
-                row_tokens=self.recipe.extend.row_tokens,
                 **sizes,
             )
             small_llama.save(stage.final, config, seed=seed)
@@ -384,6 +383,7 @@ class _Experiment:
             "model": model.fingerprint,
             "measure": self.recipe.measure.model_dump(mode="json"),
             "corpus": self.corpus.fingerprint,
+            "held-out": self.composed[self.plain_runs["held-out"]],
         }
         return _Stage(self.out / "measured", model.name, depends_on)
 
@@ -403,7 +403,12 @@ class _Experiment:
                 recall[str(count)] = round(100 * share, 3)
             record["recall"][kind] = recall
         stage.finish(record)
-        self.report(f"{model.name}: {record}")
+        farthest = str(max(self.recipe.measure.negatives))
+        recalls = ", ".join(
+            f"{kind} {recall[farthest]:.0f} %"
+            for kind, recall in record["recall"].items()
+        )
+        self.report(f"{model.name}: recall across {farthest}: {recalls}")
 
     def extend(self, seed: int, name: str) -> None:
         """Train and measure the model of an arm, from a base model that is trained."""
@@ -525,7 +530,6 @@ def _training_seconds(recipe: Replication, tokens_by_row: Mapping[int, int]) -> 
     """Return the seconds that training takes here, by the tokens of a row."""
     config = small_llama.config(
         vocabulary=word_tokenizer().get_vocab_size(),
-        row_tokens=recipe.extend.row_tokens,
         **recipe.model.model_dump(),
     )
     keys = {

@@ -29,6 +29,8 @@ from nextlong.rng import rng_for
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 _BATCH_TOKENS: Final = 16_384
 _ROPE_BASE: Final = 10_000.0
+# More than any row has, so that presets share base models: RoPE is the same for all.
+_POSITIONS: Final = 4096
 # Of the head that looks back: it gives over 0.9 of its attention to the token before.
 _SHARPNESS: Final = 8.0
 
@@ -62,16 +64,12 @@ def save(folder: Path, sizes: LlamaConfig, *, seed: int) -> None:
 def config(
     *,
     vocabulary: int,
-    row_tokens: int,
     hidden_size: int,
     intermediate_size: int,
     layers: int,
     heads: int,
 ) -> LlamaConfig:
-    """Return the configuration of a Llama with biases of queries and keys.
-
-    `row_tokens` are those of the longest row.
-    """
+    """Return the configuration of a Llama with biases of queries and keys."""
     return LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=hidden_size,
@@ -80,7 +78,7 @@ def config(
         num_attention_heads=heads,
         num_key_value_heads=heads,
         initializer_range=hidden_size**-0.5,
-        max_position_embeddings=row_tokens,
+        max_position_embeddings=_POSITIONS,
         rope_parameters={"rope_type": "default", "rope_theta": _ROPE_BASE},
         tie_word_embeddings=True,
         attention_bias=True,

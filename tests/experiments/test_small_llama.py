@@ -134,7 +134,6 @@ def test_the_heads_of_the_first_layer_look_one_and_two_tokens_back(tmp_path):
         tmp_path,
         small_llama.config(
             vocabulary=100,
-            row_tokens=512,
             hidden_size=64,
             intermediate_size=64,
             layers=2,
@@ -155,7 +154,6 @@ def test_the_heads_of_the_first_layer_look_one_and_two_tokens_back(tmp_path):
 def test_another_seed_gives_other_weights(tmp_path):
     sizes = small_llama.config(
         vocabulary=50,
-        row_tokens=512,
         hidden_size=32,
         intermediate_size=32,
         layers=2,
