@@ -223,8 +223,8 @@ def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_varia
 def test_a_variant_has_a_report_of_its_own(own, recipe, call):
     told = call("run", recipe, "--set", "compose.sequences=3")[1]
     facts = dict(line.split(":", 1) for line in told.splitlines() if ":" in line)
-    assert facts["report"].strip() == f"{own}/report-sequences=3.html"
-    assert (own / "report-sequences=3.html").exists()
+    assert facts["report"].strip() == f"{own}/report-sequences-3.html"
+    assert (own / "report-sequences-3.html").exists()
 
 
 def test_settings_that_change_no_data_make_no_variant(own, recipe, call):

@@ -68,8 +68,12 @@ def sentences(draw, count):
     return made
 
 
-def write_data(folder):
-    """Write every file that the tasks read, but HELMET's own; return the folder."""
+def write_data(folder, *, as_recorded_first=False):
+    """Write every file that the tasks read, but HELMET's own; return the folder.
+
+    `as_recorded_first`: books as they were when `helmet.json` was recorded, with other
+    texts drawn before them.
+    """
     draw = random.Random(7)
     write(
         folder / "ruler/PaulGrahamEssays.json",
@@ -100,6 +104,11 @@ def write_data(folder):
         for part in parts
     }
     write(folder / "icl/clinc150/data_full.json", json.dumps(clinc))
+    if as_recorded_first:
+        # Short and long stories of questions with four choices.
+        for number, count in enumerate((20, 20, 900, 900) * 2):
+            fact(draw, number)
+            sentences(draw, count)
     for name in ("qa", "choice"):
         lines = [json.dumps(infinite(draw, number, name)) for number in range(8)]
         write(

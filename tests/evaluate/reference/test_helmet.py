@@ -40,7 +40,7 @@ TEMPLATES = {
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
-    folder = write_data(tmp_path_factory.mktemp("data"))
+    folder = write_data(tmp_path_factory.mktemp("data"), as_recorded_first=True)
     write_intents(folder)
     for name, rows in RECORDED["files"].items():
         write(folder / name, "".join(json.dumps(row) + "\n" for row in rows))
