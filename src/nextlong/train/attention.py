@@ -23,7 +23,7 @@ from types import MethodType
 from typing import Any, Final, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 from torch.nn.attention import SDPBackend, sdpa_kernel, varlen
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
@@ -305,7 +305,7 @@ def _square_kernels_off(query: Tensor) -> AbstractContextManager[None]:
 # documents would need another graph for each number of them.
 
 
-@torch.library.custom_op("nextlong::attend_documents", mutates_args=())  # type: ignore[untyped-decorator]
+@library.custom_op("nextlong::attend_documents", mutates_args=())  # type: ignore[untyped-decorator]
 def _attend_documents(
     query: Tensor,
     key: Tensor,
@@ -337,7 +337,7 @@ def _(
     return query.new_empty(rows, tokens, heads, size)
 
 
-@torch.library.custom_op("nextlong::attend_documents_backward", mutates_args=())  # type: ignore[untyped-decorator]
+@library.custom_op("nextlong::attend_documents_backward", mutates_args=())  # type: ignore[untyped-decorator]
 def _attend_documents_backward(
     gradient: Tensor,
     query: Tensor,
