@@ -418,7 +418,14 @@ def test_without_a_folder_the_documentation_of_python_stands_for_four_files(tmp_
     assert not none.has(none.source("icl/trec/TREC_10.label"))
 
 
-@pytest.mark.parametrize("name", ["qa_1", "niah_single_2", "needle"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "qa_1",
+        "needle",
+        pytest.param("niah_single_2", marks=pytest.mark.heavy),  # needs wonderwords
+    ],
+)
 def test_tasks_of_the_documentation_hide_their_answers_in_it(name):
     task = all_tasks()[name]
     tokenizer = TextTokenizer(word_tokenizer())
