@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-from numpy.typing import NDArray
+
+from nextlong.arrays import Hashes, Ints
 
 
 def rng_for(seed: int, stage: str, key: int | str = 0) -> np.random.Generator:
@@ -23,9 +24,7 @@ def rng_for(seed: int, stage: str, key: int | str = 0) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(entropy))
 
 
-def keyed_hash(
-    keys: NDArray[np.uint64], *, seed: int, stage: str
-) -> NDArray[np.uint64]:
+def keyed_hash(keys: Hashes, *, seed: int, stage: str) -> Hashes:
     """Hash 64-bit keys, shape (n,), under (seed, stage): uniform over uint64.
 
     Equal keys have equal hashes. The finalizer of SplitMix64 (Steele, Lea, Flood 2014)
@@ -51,9 +50,7 @@ def threshold_for(share: float) -> np.uint64:
     return np.uint64(clipped * float(2**64 - 2**11))
 
 
-def shuffled(
-    content_hashes: NDArray[np.uint64], *, seed: int, stage: str
-) -> NDArray[np.int64]:
+def shuffled(content_hashes: Hashes, *, seed: int, stage: str) -> Ints:
     """Return all positions, shape (n,), in random order, by the contents only."""
     hashes = keyed_hash(content_hashes, seed=seed, stage=stage)
     return np.argsort(hashes, kind="stable")

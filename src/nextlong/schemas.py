@@ -14,9 +14,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-Ints = NDArray[np.int64]
+from nextlong.arrays import Ints
+
 SHARD_BITS: Final = 32
 ROW_MASK: Final = (1 << SHARD_BITS) - 1
 

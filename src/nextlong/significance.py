@@ -8,19 +8,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.arrays import Doubles, Ints
 from nextlong.rng import rng_for
 
 REPLICATES: Final = 1000
 FLIPS: Final = 2000
 # Lets rounding break no tie.
 _TIE: Final = 1e-9
-_Floats = NDArray[np.float64]
-_Groups = NDArray[np.int64]
+_Groups = Ints
 
 
 def resampled_means(
-    values: _Floats, weights: _Floats, groups: _Groups, *, key: str
-) -> _Floats:
+    values: Doubles, weights: Doubles, groups: _Groups, *, key: str
+) -> Doubles:
     """Return the weighted mean of values over resampled groups.
 
     values, weights, groups: shape (n,); the mean: shape (REPLICATES,)
@@ -38,14 +38,14 @@ def resampled_means(
     return np.asarray(sums[picked].sum(1) / counts[picked].sum(1))
 
 
-def middle_95(replicates: _Floats) -> tuple[float, float]:
+def middle_95(replicates: Doubles) -> tuple[float, float]:
     """Return the ends of the middle 95 % of some numbers."""
     low, high = np.quantile(replicates, (0.025, 0.975))
     return float(low), float(high)
 
 
 def weighted_interval(
-    values: _Floats, weights: _Floats, groups: _Groups
+    values: Doubles, weights: Doubles, groups: _Groups
 ) -> tuple[float, float]:
     """Return the bootstrap 95 % interval of a weighted mean over groups.
 
@@ -54,7 +54,7 @@ def weighted_interval(
     return middle_95(resampled_means(values, weights, groups, key="weighted"))
 
 
-def flipped_sums(gains: NDArray[np.floating[Any]], *, key: str) -> _Floats:
+def flipped_sums(gains: NDArray[np.floating[Any]], *, key: str) -> Doubles:
     """Return the sums of gains of random signs, shape (FLIPS,).
 
     gains: what each group adds to a difference, shape (groups,)
@@ -65,7 +65,7 @@ def flipped_sums(gains: NDArray[np.floating[Any]], *, key: str) -> _Floats:
     return np.asarray(signs @ gains)
 
 
-def share_as_great(flipped: _Floats, observed: float) -> float:
+def share_as_great(flipped: Doubles, observed: float) -> float:
     """Return the two-sided p-value of an observed sum among those of random signs."""
     # The observed signs are one of the flips, so p is never 0.
     is_as_great = np.abs(flipped) >= abs(observed) - _TIE

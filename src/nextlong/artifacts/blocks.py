@@ -27,14 +27,13 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray, Bools, Floats, Int8s, Int32s, Ints, Objects
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.continuation import offsets_within
 from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.artifacts.sequence_files import SequenceFiles, read_tokenizer
-from nextlong.schemas import Ints
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -51,15 +50,15 @@ class Cuts(NamedTuple):
     """
 
     chars: Ints
-    between: NDArray[np.bool_]
+    between: Bools
 
 
 def cuts_of(
-    ids: NDArray[np.int32],
+    ids: Int32s,
     *,
     chars: int,
     begins: bool,
-    token_chars: NDArray[Any],
+    token_chars: AnyArray,
     text_of: Callable[[], str],
     tokenizer: Callable[[], Tokenizer],
 ) -> Cuts:
@@ -195,9 +194,9 @@ class _Locations(NamedTuple):
     """Where the text of each span comes from, shape (P,) each; as in `Resolved`."""
 
     doc_ids: Ints
-    sources: NDArray[np.object_]
-    source_ids: NDArray[np.object_]
-    metadata: NDArray[np.object_]
+    sources: Objects
+    source_ids: Objects
+    metadata: Objects
     char_starts: Ints
     char_ends: Ints
 
@@ -215,7 +214,7 @@ class _Locations(NamedTuple):
 
     def set(
         self,
-        is_chunk: NDArray[np.bool_],
+        is_chunk: Bools,
         chunk_ids: Ints,
         run: SequenceFiles,
         *,
@@ -287,7 +286,7 @@ def _covered_chars(
 
 
 def domains_of(
-    chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, corpus: CorpusFiles
+    chunk_ids: Ints, roles: Int8s, span_offsets: Ints, corpus: CorpusFiles
 ) -> list[str]:
     """Return the source of each sequence's meta-document or first document.
 
@@ -299,8 +298,8 @@ def domains_of(
 
 
 def labels_of(
-    index: NDArray[Any], origins: Sequence[SequenceFiles], *, column: str
-) -> NDArray[np.object_]:
+    index: AnyArray, origins: Sequence[SequenceFiles], *, column: str
+) -> Objects:
     """Return a column of the meta-document or first document of each sequence, (n,).
 
     `index` is a SEQUENCE_INDEX. The column is `source` or one of the metadata, whose
@@ -334,16 +333,14 @@ def labels_of(
 
 
 def _leading_documents(
-    chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints, corpus: CorpusFiles
+    chunk_ids: Ints, roles: Int8s, span_offsets: Ints, corpus: CorpusFiles
 ) -> Ints:
     """Return the doc_id of each sequence's meta-document or first document, (n,)."""
     leading = _leading_spans(chunk_ids, roles, span_offsets)
     return corpus_files.documents_of(chunk_ids[leading], corpus.chunks)
 
 
-def _leading_spans(
-    chunk_ids: Ints, roles: NDArray[np.int8], span_offsets: Ints
-) -> Ints:
+def _leading_spans(chunk_ids: Ints, roles: Int8s, span_offsets: Ints) -> Ints:
     """Return the first meta-chunk or document of each sequence, (n,).
 
     A sequence without either has its first chunk instead.
@@ -360,7 +357,7 @@ def _leading_spans(
     return np.where(nearest < span_offsets[1:], nearest, nearest_chunk)
 
 
-def _no_texts() -> NDArray[np.object_]:
+def _no_texts() -> Objects:
     return np.empty(0, object)
 
 
@@ -383,22 +380,22 @@ class Resolved:
     methods: list[str]
     domains: list[str]
     token_offsets: Ints
-    input_ids: NDArray[np.int32]
+    input_ids: Int32s
     document_offsets: Ints
-    document_lengths: NDArray[np.int32]
+    document_lengths: Int32s
     span_offsets: Ints
     chunk_ids: Ints
     doc_ids: Ints
-    source_ids: NDArray[np.object_]
-    metadata: NDArray[np.object_]
+    source_ids: Objects
+    metadata: Objects
     char_starts: Ints
     char_ends: Ints
-    roles: NDArray[np.int8]
-    groups: NDArray[np.int32]
-    token_starts: NDArray[np.int32]
-    token_ends: NDArray[np.int32]
-    scores: NDArray[np.float32]
-    texts: NDArray[np.object_] = field(default_factory=_no_texts)
+    roles: Int8s
+    groups: Int32s
+    token_starts: Int32s
+    token_ends: Int32s
+    scores: Floats
+    texts: Objects = field(default_factory=_no_texts)
 
     def __len__(self) -> int:
         return len(self.sequence_ids)
@@ -479,11 +476,11 @@ def packed(block: Resolved, row_offsets: Ints) -> Resolved:
 
 
 def document_starts(
-    lengths: NDArray[Any],
+    lengths: AnyArray,
     *,
-    roles: NDArray[Any],
-    groups: NDArray[Any],
-    starts: NDArray[Any],
+    roles: AnyArray,
+    groups: AnyArray,
+    starts: AnyArray,
 ) -> Ints:
     """Return the first token of each original document in concatenated sequences.
 

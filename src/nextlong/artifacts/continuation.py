@@ -20,15 +20,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Ints, UInt32s
 from nextlong.errors import TokenizerError
-from nextlong.schemas import Ints
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-_Ids = NDArray[np.uint32]
+_Ids = UInt32s
 Encode = Callable[[list[str]], list[_Ids]]
 
 # Chunks end after a newline or a space, and no tokenizer merges the two parts of such

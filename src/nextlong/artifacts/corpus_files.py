@@ -17,15 +17,15 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray, Bools, Floats, Hashes, Ints, Objects
 from nextlong.artifacts.results import IngestFiles, chunk_files, inserted_files
 from nextlong.engine.step import Artifacts
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.schemas import Ints
 
-_Column = NDArray[Any]  # of a table, one value per row
+_Column = AnyArray  # of a table, one value per row
 
 
 def _one_document_column(name: str) -> pa.ipc.IpcReadOptions:
@@ -135,7 +135,7 @@ def chunk_chars(ids: Ints, chunks: Sequence[Path]) -> Ints:
     return end - start
 
 
-def source_ids(doc_ids: Ints, documents: Sequence[Path]) -> NDArray[np.object_]:
+def source_ids(doc_ids: Ints, documents: Sequence[Path]) -> Objects:
     """Return each document's `source_id`, shape (n,), without reading any text."""
     return document_columns(doc_ids, documents, ("source_id",))[0]
 
@@ -205,7 +205,7 @@ def file_version(path: Path) -> FileVersion:
     return FileVersion(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
-def array_rows(ids: Ints, paths: Sequence[Path]) -> NDArray[Any]:
+def array_rows(ids: Ints, paths: Sequence[Path]) -> AnyArray:
     """Return the rows of ids (n,) from memory-mapped arrays, one file per shard."""
     shards, back = by_shard(ids)
     if not shards:
@@ -215,7 +215,7 @@ def array_rows(ids: Ints, paths: Sequence[Path]) -> NDArray[Any]:
     return np.concatenate(pieces)[back]
 
 
-def vectors(ids: Ints, paths: Sequence[Path]) -> NDArray[np.float32]:
+def vectors(ids: Ints, paths: Sequence[Path]) -> Floats:
     """Return the vectors, shape (n, dim), of chunks (n,)."""
     return array_rows(ids, paths).astype(np.float32)
 
@@ -305,7 +305,7 @@ def record_batches(
             first += batch.num_rows
 
 
-def read_content_hashes(documents: Path) -> NDArray[np.uint64]:
+def read_content_hashes(documents: Path) -> Hashes:
     """Return the content hash of each document of a shard, shape (documents,).
 
     Its texts stay compressed.
@@ -323,7 +323,7 @@ def sample_texts(
 
     They are sampled and ordered by keyed hash.
     """
-    keys: list[NDArray[np.uint64]] = [np.empty(0, np.uint64)]
+    keys: list[Hashes] = [np.empty(0, np.uint64)]
     texts: list[str] = []
     for documents_path, chunks_path in zip(documents, chunks, strict=True):
         keys_of_shard = chunk_keys(
@@ -340,9 +340,7 @@ def sample_texts(
     return [texts[index] for index in order]
 
 
-def chunk_keys(
-    documents: Path, chunks: Path, *, seed: int, stage: str
-) -> NDArray[np.uint64]:
+def chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> Hashes:
     """Return a random key for each chunk, shape (rows,).
 
     From its document's content and its position there, never from its shard.
@@ -380,7 +378,7 @@ def write_header(sink: BinaryIO, dtype: np.dtype[Any], *shape: int) -> None:
     np.lib.format.write_array_header_1_0(sink, header)
 
 
-def opened(path: Path) -> NDArray[Any]:
+def opened(path: Path) -> AnyArray:
     """Memory-map a `.npy` file read-only.
 
     In a twentieth of the time of `np.load` if the file was opened before. Only headers
@@ -409,7 +407,7 @@ class CorpusFiles:
     documents: Sequence[Path]
     chunks: Sequence[Path]
 
-    def texts(self, chunk_ids: Ints) -> NDArray[np.object_]:
+    def texts(self, chunk_ids: Ints) -> Objects:
         """Return the text of each chunk, shape (n,)."""
         shards, back = by_shard(chunk_ids)
         texts: list[str] = []
@@ -423,7 +421,7 @@ class CorpusFiles:
         """Return the text of one chunk."""
         return str(self.texts(np.array([chunk_id]))[0])
 
-    def begins(self, chunk_ids: Ints) -> NDArray[np.bool_]:
+    def begins(self, chunk_ids: Ints) -> Bools:
         """Return whether each chunk begins its document, shape (n,)."""
         (start,) = chunk_columns(chunk_ids, self.chunks, ("start",))
         return np.asarray(start == 0)

@@ -17,13 +17,12 @@ from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray, Ints
 from nextlong.artifacts.blocks import document_starts
 from nextlong.artifacts.sequence_files import SHARDS_KEPT, SequenceFiles
 from nextlong.rng import keyed_hash
-from nextlong.schemas import Ints
 
 # Tokens [first, last) of a row came from one chunk, or are a separator or special
 # tokens; `role` numbers schemas.ROLES.
@@ -47,7 +46,7 @@ class Rows:
     """
 
     def __init__(
-        self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: Ints
+        self, sources: Sequence[SequenceFiles], *, index: AnyArray, offsets: Ints
     ) -> None:
         self.index = index
         self._sources = list(sources)
@@ -99,7 +98,7 @@ class Rows:
             )
             source.special.copy_into(ids, roles=roles, starts=starts, lengths=lengths)
 
-    def spans(self, row: int) -> NDArray[Any]:
+    def spans(self, row: int) -> AnyArray:
         """Return the SPANS of a row, in order, with tokens counted from its start."""
         spans = []
         for number, (_, batch, first, _) in enumerate(self._sequences(row)):
@@ -112,7 +111,7 @@ class Rows:
             spans.append(columns)
         return np.concatenate(spans)
 
-    def _index_of(self, row: int) -> NDArray[Any]:
+    def _index_of(self, row: int) -> AnyArray:
         """Return the SEQUENCE_INDEX of the sequences of a row."""
         return self.index[self._offsets[row] : self._offsets[row + 1]]
 
@@ -141,7 +140,7 @@ class Rows:
         return self._open[run, part]
 
 
-def original_lengths(lengths: Ints, spans: NDArray[Any]) -> Ints:
+def original_lengths(lengths: Ints, spans: AnyArray) -> Ints:
     """Return the length of each original document of a row, from its `spans` (SPANS).
 
     An extended sequence is one document.

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray, Int8s, Int32s, Ints, UInt32s
 from nextlong.artifacts.corpus_files import (
     CorpusFiles,
     FileVersion,
@@ -41,7 +41,7 @@ from nextlong.engine.step import (
     Artifacts,
 )
 from nextlong.errors import RunError
-from nextlong.schemas import SEQUENCE_INDEX, Ints
+from nextlong.schemas import SEQUENCE_INDEX
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -55,7 +55,7 @@ SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 1
 class _TokenShard(NamedTuple):
     rows: Ints
     offsets: Ints
-    ids: NDArray[np.uint32]
+    ids: UInt32s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class TokenStore:
 
     def copy_into(
         self,
-        target: NDArray[Any],
+        target: AnyArray,
         *,
         chunk_ids: Ints,
         starts: Ints,
@@ -135,9 +135,7 @@ class TokenStore:
                     ids = ids.data
             into[position : position + length] = ids[start : start + length]
 
-    def ids(
-        self, chunk_ids: Ints, *, starts: Ints, stops: Ints
-    ) -> tuple[NDArray[np.int32], Ints]:
+    def ids(self, chunk_ids: Ints, *, starts: Ints, stops: Ints) -> tuple[Int32s, Ints]:
         """Return the ids of all chunks, concatenated, and their offsets, (n + 1,).
 
         `starts` and `stops` are the chunks' `bounds`.
@@ -181,8 +179,8 @@ def _open(rows: FileVersion, offsets: FileVersion, ids: FileVersion) -> _TokenSh
     )
 
 
-def _mapped(file: FileVersion) -> NDArray[Any]:
-    array: NDArray[Any] = np.load(file.path, mmap_mode="r").view(np.ndarray)
+def _mapped(file: FileVersion) -> AnyArray:
+    array: AnyArray = np.load(file.path, mmap_mode="r").view(np.ndarray)
     return array
 
 
@@ -223,9 +221,9 @@ class SpecialIds:
 
     def copy_into(
         self,
-        target: NDArray[Any],
+        target: AnyArray,
         *,
-        roles: NDArray[np.int8],
+        roles: Int8s,
         starts: Ints,
         lengths: Ints,
     ) -> None:
@@ -311,7 +309,7 @@ class SequenceFiles:
             token_chars=tokenizer.token_chars,
         )
 
-    def read_index(self, *, run: int = 0) -> NDArray[Any]:
+    def read_index(self, *, run: int = 0) -> AnyArray:
         """Return the SEQUENCE_INDEX of the run in draft order.
 
         `run` is its number among several runs.
@@ -337,7 +335,7 @@ class SequenceFiles:
         offsets = np.cumsum(counts, dtype=np.int64)
         return np.concatenate(ids_of_sequences), offsets
 
-    def table(self, index: NDArray[Any]) -> pa.Table:
+    def table(self, index: AnyArray) -> pa.Table:
         """Return the SEQUENCES that an index of this run names, in its order.
 
         Consecutive ones of a file are read together.

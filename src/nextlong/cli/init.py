@@ -25,8 +25,8 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Doubles, Ints
 from nextlong.artifacts.variant_records import INPUTS
 from nextlong.checks import Corpus, check_tokenizer, count_tokens
 from nextlong.cli.columns import (
@@ -635,7 +635,7 @@ def _propose(recipe: Recipe, samples: Sequence[Look]) -> _Proposal | None:
     )
 
 
-def _chunk_chars(document_chars: NDArray[np.int64], max_chars: int) -> tuple[int, str]:
+def _chunk_chars(document_chars: Ints, max_chars: int) -> tuple[int, str]:
     """Return the size of chunks to propose, and why it is not the default."""
     share = (document_chars > max_chars).mean()
     if share >= _MIN_EXTENDABLE:
@@ -648,7 +648,7 @@ def _chunk_chars(document_chars: NDArray[np.int64], max_chars: int) -> tuple[int
     return shorter, note
 
 
-def _room_for(document_chars: NDArray[np.int64], tokens_per_char: float) -> int:
+def _room_for(document_chars: Ints, tokens_per_char: float) -> int:
     """Return a power of two with room for the median of these documents."""
     if not len(document_chars):
         return _MIN_TOKENS
@@ -656,7 +656,7 @@ def _room_for(document_chars: NDArray[np.int64], tokens_per_char: float) -> int:
     return 1 << math.ceil(math.log2(room))
 
 
-def _median(chars: NDArray[np.int64]) -> float:
+def _median(chars: Ints) -> float:
     return float(np.median(chars)) if len(chars) else 0.0
 
 
@@ -669,7 +669,7 @@ def _max_tokens(recipe: Recipe) -> int:
     return THRESHOLDS.stand_in_tokens // 2
 
 
-def _chars_of_documents(samples: Sequence[Look]) -> NDArray[np.int64]:
+def _chars_of_documents(samples: Sequence[Look]) -> Ints:
     """Return the characters of each sampled document, shape (n,)."""
     chars: list[int] = []
     for sample in samples:
@@ -679,7 +679,7 @@ def _chars_of_documents(samples: Sequence[Look]) -> NDArray[np.int64]:
 
 def _chunks_of_documents(
     samples: Sequence[Look], options: Json
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+) -> tuple[Ints, Doubles]:
     """Return the chunks of each sampled document, and the documents it stands for.
 
     Shape (n,) each.
@@ -693,9 +693,7 @@ def _chunks_of_documents(
     return np.array(chunks, np.int64), np.array(weights)
 
 
-def _min_chunks(
-    chunks: NDArray[np.int64], weights: NDArray[np.float64]
-) -> _MinChunks | None:
+def _min_chunks(chunks: Ints, weights: Doubles) -> _MinChunks | None:
     """Return the compose.min_meta_chunks that avoids the warning `few-meta-chunks`.
 
     None if the default does or none can.

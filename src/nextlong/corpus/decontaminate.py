@@ -30,6 +30,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray, Bools, Hashes, Ints
 from nextlong.artifacts.corpus_files import read_chunks, record_batches
 from nextlong.artifacts.results import ChunkFiles, ChunkResult, IngestFiles
 from nextlong.engine.step import (
@@ -73,9 +74,6 @@ _KNOWN: Final = (
 _HEADS = np.dtype([("hash", "u8"), ("words", "u1")])
 # One row per distinct run of words and file that contains it, ascending.
 _GRAMS = np.dtype([("hash", "u8"), ("file", "u2"), ("words", "u1")])
-
-_Hashes = NDArray[np.uint64]
-_Ints = NDArray[np.int64]
 
 
 class DecontaminateResult(ChunkResult):
@@ -244,7 +242,7 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
 
 def _runs(
     words: Words, texts: Sequence[str], *, ngram: int
-) -> Iterator[tuple[int, _Ints]]:
+) -> Iterator[tuple[int, Ints]]:
     """Yield each length in words, and the first words of the runs of that length.
 
     A run is one of `ngram` words, or a whole text of fewer that is long enough.
@@ -266,7 +264,7 @@ def _is_question(text: str) -> bool:
     return text.rstrip().endswith(("?", "？"))
 
 
-def _distinct(rows: NDArray[Any], major: str, minor: str) -> NDArray[Any]:
+def _distinct(rows: AnyArray, major: str, minor: str) -> AnyArray:
     """Return the rows that differ in two columns, ascending by these."""
     rows = rows[np.lexsort((rows[minor], rows[major]))]
     is_new = np.ones(len(rows), np.bool_)
@@ -386,7 +384,7 @@ def _decontaminate_shard(
             text_index = np.searchsorted(text_starts, first, side="right") - 1
             example_doc_row = first_doc + int(rows[text_index])
 
-    is_contaminated: NDArray[np.bool_] = np.logical_or.reduce(is_matched, axis=0)
+    is_contaminated: Bools = np.logical_or.reduce(is_matched, axis=0)
     np.save(f"{out}.contaminated.npy", is_contaminated)
     kept = {name: column[~is_contaminated] for name, column in table.items()}
     columns = list(map(pa.array, kept.values()))
@@ -413,14 +411,12 @@ def _decontaminate_shard(
 class _Matches(NamedTuple):
     """Matches in a text, in order: first character, end, evaluation file; (m,)."""
 
-    firsts: _Ints
-    lasts: _Ints
+    firsts: Ints
+    lasts: Ints
     files: NDArray[np.uint16]
 
 
-def _overlapped(
-    matches: _Matches, chunk_starts: _Ints, *, files: int
-) -> NDArray[np.bool_]:
+def _overlapped(matches: _Matches, chunk_starts: Ints, *, files: int) -> Bools:
     """Return which chunks a match of each file overlaps, (files, chunks).
 
     `changes[f, c]` is the number of matches of file f that begin in chunk c, minus
@@ -432,7 +428,7 @@ def _overlapped(
     changes = np.zeros((files, len(chunk_starts) + 1), np.int64)
     np.add.at(changes, (matches.files, first_chunks), 1)
     np.add.at(changes, (matches.files, next_chunks), -1)
-    overlapping: _Ints = np.cumsum(changes, axis=1)[:, :-1]
+    overlapping: Ints = np.cumsum(changes, axis=1)[:, :-1]
     return overlapping > 0
 
 
@@ -444,7 +440,7 @@ class _Targets:
         gram_rows = np.load(grams)
         # By length in words: the hashes, ascending, and which of their last bits occur
         # (at most 64 MB), which avoids most searches.
-        self.heads: dict[int, tuple[_Hashes, NDArray[np.bool_]]] = {}
+        self.heads: dict[int, tuple[Hashes, Bools]] = {}
         for length in np.unique(head_rows["words"]).tolist():
             ascending = head_rows["hash"][head_rows["words"] == length]
             needed_bits = (8 * len(ascending)).bit_length()
@@ -459,10 +455,10 @@ class _Targets:
         self.lengths = np.unique(gram_rows["words"]).tolist()
 
 
-def _matches(words: Words, text_starts: _Ints, targets: _Targets) -> _Matches:
+def _matches(words: Words, text_starts: Ints, targets: _Targets) -> _Matches:
     """Return every match, in order; none crosses into the next text."""
     # By length in words, the words at which a head begins.
-    head_starts: dict[int, _Ints] = {}
+    head_starts: dict[int, Ints] = {}
     for length, (ascending, occurs) in targets.heads.items():
         hashes = ngrams(words.hashes, length)
         may_be_head = occurs[hashes & np.uint64(len(occurs) - 1)]
@@ -504,9 +500,9 @@ def _matches(words: Words, text_starts: _Ints, targets: _Targets) -> _Matches:
     return _Matches(all_firsts[order], all_lasts[order], all_files[order])
 
 
-def _find(ascending: _Hashes, values: _Hashes) -> _Ints:
+def _find(ascending: Hashes, values: Hashes) -> Ints:
     """Return the first row with each value, shape (n,); −1 if there is none."""
     rows = np.searchsorted(ascending, values)
-    is_found: NDArray[np.bool_] = np.less(rows, len(ascending))
+    is_found: Bools = np.less(rows, len(ascending))
     is_found[is_found] = ascending[rows[is_found]] == values[is_found]
     return np.where(is_found, rows, -1)

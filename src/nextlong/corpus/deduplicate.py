@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Bools, Hashes, Ints, UInt32s
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.results import IngestFiles
 from nextlong.corpus.select import SelectFiles
@@ -42,9 +42,6 @@ from nextlong.retrieval.near_duplicates.shingles import (
     ngrams,
     runs_on,
 )
-
-_Hashes = NDArray[np.uint64]
-_Ints = NDArray[np.int64]
 
 PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5
@@ -199,9 +196,7 @@ def _minhash_shard(
     return _MinhashResult(documents=int(kept.sum()))
 
 
-def _write_bands(
-    out: Path, signatures: NDArray[np.uint32], kept: NDArray[np.bool_], *, width: int
-) -> None:
+def _write_bands(out: Path, signatures: UInt32s, kept: Bools, *, width: int) -> None:
     """Write `{out}.band_hashes.npy`, uint64 (bands, kept rows), each band ascending.
 
     And `{out}.band_rows.npy`, uint32, the row of each hash.
@@ -257,7 +252,7 @@ def minhash_class() -> Any:
     return RMinHash
 
 
-def _shingles(texts: Sequence[str], content: _Hashes) -> tuple[_Hashes, _Hashes]:
+def _shingles(texts: Sequence[str], content: Hashes) -> tuple[Hashes, Hashes]:
     """Return the shingle hashes of all texts, and the offsets of each text's."""
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
@@ -359,7 +354,7 @@ def _documents_in_range(
     band: int,
     first: np.uint64,
     last: np.uint64,
-) -> tuple[_Hashes, _Ints]:
+) -> tuple[Hashes, Ints]:
     """Return hash and id, (n,), of documents whose hash of a band is in a range."""
     hashes_of_shards = [np.empty(0, np.uint64)]
     ids_of_shards = [np.empty(0, np.int64)]
@@ -377,7 +372,7 @@ def _documents_in_range(
     return np.concatenate(hashes_of_shards), np.concatenate(ids_of_shards)
 
 
-def _compared_positions(keys: _Hashes) -> _Ints:
+def _compared_positions(keys: Hashes) -> Ints:
     """Return the pairs of positions that are compared, (pairs, 2).
 
     `keys` are ascending, so that equal ones form a run. Each position is paired with
@@ -442,7 +437,7 @@ def _keep_longest(
     )
 
 
-def _connected(pairs: Sequence[Path]) -> tuple[_Ints, _Ints]:
+def _connected(pairs: Sequence[Path]) -> tuple[Ints, Ints]:
     """Return the ids that pairs connect, ascending, and the component of each; (m,)."""
     # A quarter of a second, at every start of nextlong.
     from scipy.sparse import coo_matrix

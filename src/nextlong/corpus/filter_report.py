@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from nextlong import schemas
+from nextlong.arrays import Hashes
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.results import IngestFiles, IngestResult
 from nextlong.corpus.decontaminate import DecontaminateResult
@@ -408,7 +408,7 @@ def _kept_equals(
     for shard, (compared_path, hash_path) in enumerate(
         zip(compared, content_hashes, strict=True)
     ):
-        shard_compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
+        shard_compared: Hashes = np.load(compared_path, mmap_mode="r")
         shard_hashes = np.load(hash_path, mmap_mode="r")
         rows = np.flatnonzero(np.isin(shard_compared, removed_hashes))
         for row in rows.tolist():

@@ -26,9 +26,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Bools, Doubles
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.results import IngestFiles, IngestResult
 from nextlong.corpus.select import SelectFiles
@@ -53,8 +53,7 @@ from nextlong.retrieval.surprisal import (
 )
 from nextlong.text import Json
 
-_Bools = NDArray[np.bool_]
-_Scores = NDArray[np.float64]
+_Scores = Doubles
 
 LONG_CHARS: Final = 32_768  # 8,192 tokens
 MIDDLE: Final = (0.2, 0.8)  # quantiles of the compression ratio that are kept
@@ -203,12 +202,12 @@ def compression_ratio(text: str) -> float:
     return len(gzip.compress(raw, mtime=0)) / len(raw)
 
 
-def within_quantiles(scores: _Scores, quantiles: tuple[float, float]) -> _Bools:
+def within_quantiles(scores: _Scores, quantiles: tuple[float, float]) -> Bools:
     """Return which scores are between two quantiles of them, shape (n,)."""
     if not len(scores):
         return np.zeros(0, np.bool_)
     low, high = np.quantile(scores, quantiles)
-    is_within: _Bools = (scores >= low) & (scores <= high)
+    is_within: Bools = (scores >= low) & (scores <= high)
     return is_within
 
 

@@ -23,13 +23,13 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import fsspec
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray, Hashes, Ints
 from nextlong.artifacts.results import IngestFiles, IngestResult
 from nextlong.corpus.splits import Splits
 from nextlong.engine.step import (
@@ -43,9 +43,6 @@ from nextlong.engine.step import (
 from nextlong.errors import CorpusError
 from nextlong.recipe import Ingest, Source
 from nextlong.rng import keyed_hash
-
-_Hashes = NDArray[np.uint64]
-_Ints = NDArray[np.int64]
 
 _STAGE: Final = "select"
 HELD_DOCUMENTS: Final = 4_000_000  # in memory at a time
@@ -134,7 +131,7 @@ class _Shard(NamedTuple):
     chars: Path
     keep: Path
 
-    def open(self) -> tuple[NDArray[Any], ...]:
+    def open(self) -> tuple[AnyArray, ...]:
         """Return hashes, characters and keep, memory-mapped; keep is writable."""
         hashes = np.load(self.hashes, mmap_mode="r")
         chars = np.load(self.chars, mmap_mode="r")
@@ -234,9 +231,9 @@ def _remove_duplicates(
         first = np.uint64(2**64 * step // passes)
         last = np.uint64(2**64 * (step + 1) // passes - 1)
         # Of each shard, the rows in this range of hashes, and the hashes of them.
-        rows_of_shards: list[_Ints] = []
-        compared_in_range: list[_Hashes] = []
-        hashes_in_range: list[_Hashes] = []
+        rows_of_shards: list[Ints] = []
+        compared_in_range: list[Hashes] = []
+        hashes_in_range: list[Hashes] = []
         for shard, path in zip(shards, compared, strict=True):
             shard_compared = np.load(path, mmap_mode="r")
             is_inside = (shard_compared >= first) & (shard_compared <= last)
@@ -394,12 +391,12 @@ def _prefix(
     )
 
 
-def _bins_of(keys: _Hashes) -> _Ints:
+def _bins_of(keys: Hashes) -> Ints:
     """Return the bin of each key: its leading bits."""
     return (keys >> np.uint64(64 - _BIN_BITS)).astype(np.int64)
 
 
-def _cumulative_bins(shards: Sequence[_Shard], seed: int) -> tuple[_Ints, _Ints]:
+def _cumulative_bins(shards: Sequence[_Shard], seed: int) -> tuple[Ints, Ints]:
     """Return the kept documents and characters up to each bin, (2**_BIN_BITS,)."""
     bins = 1 << _BIN_BITS
     documents = np.zeros(bins, np.int64)
@@ -416,10 +413,10 @@ def _cumulative_bins(shards: Sequence[_Shard], seed: int) -> tuple[_Ints, _Ints]
 
 def _documents_of_bin(
     shards: Sequence[_Shard], seed: int, index: int
-) -> tuple[_Hashes, _Ints]:
+) -> tuple[Hashes, Ints]:
     """Return the keys of the kept documents of a bin, ascending, and their chars."""
-    keys_of_shards: list[_Hashes] = []
-    chars_of_shards: list[_Ints] = []
+    keys_of_shards: list[Hashes] = []
+    chars_of_shards: list[Ints] = []
     for shard in shards:
         content_hashes, shard_chars, keep = shard.open()
         kept = np.flatnonzero(keep)

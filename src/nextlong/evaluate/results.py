@@ -28,9 +28,9 @@ from types import NoneType
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 import nextlong
+from nextlong.arrays import Doubles, Ints
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DEMO
@@ -51,8 +51,7 @@ _INDEX: Final = "evaluation.json"
 # Of a results directory, what describes the model for readers alone.
 _FOR_REPORTS: Final = ("label", "negatives_cosine")
 _SIGNIFICANT: Final = 0.05
-_Floats = NDArray[np.float64]
-_Groups = NDArray[np.int64]
+_Groups = Ints
 _Key = TypeVar("_Key")
 
 
@@ -124,7 +123,7 @@ class Result:
         return {name: value for name, value in stated.items() if value is not None}
 
     @cached_property
-    def outcomes(self) -> tuple[_Floats, _Groups]:
+    def outcomes(self) -> tuple[Doubles, _Groups]:
         """Each question's outcome in percent and the number of its group.
 
         Both of shape (n,); empty where they are unknown. Questions of a group share a
@@ -164,7 +163,7 @@ class Result:
         return share
 
     @cached_property
-    def replicates(self) -> _Floats:
+    def replicates(self) -> Doubles:
         """The score over resampled groups, shape (REPLICATES,)."""
         outcomes, groups = self.outcomes
         weights = np.ones(len(outcomes))

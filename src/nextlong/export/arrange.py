@@ -18,11 +18,11 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray, Bools, Hashes, Int32s, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.sequence_files import SequenceFiles
 from nextlong.engine.step import Artifacts, TaskResult
@@ -98,7 +98,7 @@ def arrange_rows(
 
 
 def _component_counts(
-    index: NDArray[Any], runs: Sequence[SequenceFiles], components: str
+    index: AnyArray, runs: Sequence[SequenceFiles], components: str
 ) -> list[tuple[str, int, int]]:
     """Return the name of each component, and its sequences and tokens."""
     names, numbers = component_of(index, runs, components)
@@ -110,7 +110,7 @@ def _component_counts(
 
 
 def _check_splits(
-    splits: Mapping[str, NDArray[Any]], arrangement: Arrangement, *, left_out: int
+    splits: Mapping[str, AnyArray], arrangement: Arrangement, *, left_out: int
 ) -> None:
     """Raise CorpusError if a split of some sequences is empty.
 
@@ -142,8 +142,8 @@ class _Contents:
     chunks: the distinct ones of each corpus, ascending
     """
 
-    hashes: list[NDArray[np.uint64]] = field(default_factory=list)
-    chunks: dict[Hashable, NDArray[np.int64]] = field(default_factory=dict)
+    hashes: list[Hashes] = field(default_factory=list)
+    chunks: dict[Hashable, Ints] = field(default_factory=dict)
 
     @property
     def documents(self) -> int:
@@ -155,7 +155,7 @@ class _Contents:
 
 
 def _contents_of(
-    splits: Mapping[str, NDArray[Any]], runs: Sequence[SequenceFiles]
+    splits: Mapping[str, AnyArray], runs: Sequence[SequenceFiles]
 ) -> dict[str, _Contents]:
     """Return the documents and chunks of the sequences of each split."""
     contents = {name: _Contents() for name in splits}
@@ -181,8 +181,8 @@ def _contents_of(
 
 
 def _shared_chunks(
-    chunks: Mapping[Hashable, NDArray[np.int64]],
-    others: Mapping[Hashable, NDArray[np.int64]],
+    chunks: Mapping[Hashable, Ints],
+    others: Mapping[Hashable, Ints],
 ) -> int:
     """Return how many chunks are among others of the same corpus."""
     shared = 0
@@ -193,7 +193,7 @@ def _shared_chunks(
 
 def arranged(
     runs: Sequence[SequenceFiles], arrangement: Arrangement
-) -> tuple[dict[str, NDArray[Any]], int]:
+) -> tuple[dict[str, AnyArray], int]:
     """Return the SEQUENCE_INDEX of each split, mixed, and how many are left out.
 
     Sequences of train are left out because they share chunks with validation.
@@ -206,7 +206,7 @@ def arranged(
     # Each key is hashed independently, so a meta-document is in the same split whatever
     # the run, length or method.
     hashes = keyed_hash(index["key"], seed=arrangement.seed, stage="split")
-    held_out: NDArray[np.bool_] = hashes < threshold_for(arrangement.validation)
+    held_out: Bools = hashes < threshold_for(arrangement.validation)
     is_shared = np.zeros(len(index), np.bool_)
     if arrangement.shared_chunks == "leave-out":
         is_shared = _shares_chunks(runs, index, held_out)
@@ -217,8 +217,8 @@ def arranged(
 
 
 def _shares_chunks(
-    runs: Sequence[SequenceFiles], index: NDArray[Any], held_out: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
+    runs: Sequence[SequenceFiles], index: AnyArray, held_out: Bools
+) -> Bools:
     """Return which sequences of train share a chunk with one that is held out.
 
     Ids are compared only within the same CHUNKS; between runs with different CHUNKS
@@ -251,12 +251,12 @@ def _shares_chunks(
 
 
 def _mixed(
-    index: NDArray[Any],
+    index: AnyArray,
     runs: Sequence[SequenceFiles],
     mixture: Mixture,
     *,
     split: str,
-) -> NDArray[Any]:
+) -> AnyArray:
     """Return the sequences of a split as the mixture takes and orders them.
 
     Without weights, all are used; runs are interleaved evenly.
@@ -276,12 +276,12 @@ def _mixed(
 
 
 def _weighted(
-    index: NDArray[Any],
+    index: AnyArray,
     runs: Sequence[SequenceFiles],
     mixture: Mixture,
     *,
     split: str,
-) -> NDArray[Any]:
+) -> AnyArray:
     """Return the sequences of the mixture's components by their weights.
 
     Raises CorpusError for a component without a sequence in the split.
@@ -311,11 +311,11 @@ def _weighted(
 
 
 def _mix(
-    indexes: Sequence[NDArray[Any]],
+    indexes: Sequence[AnyArray],
     *,
     weights: Sequence[float],
     by: Unit,
-) -> NDArray[Any]:
+) -> AnyArray:
     """Return the sequences of several components in the proportions of `weights`.
 
     They are evenly interleaved, and none is repeated. The component with the fewest
@@ -417,9 +417,7 @@ class RowsResult(TaskResult):
         return splits
 
 
-def packed(
-    index: NDArray[Any], *, row_tokens: int | None
-) -> tuple[NDArray[Any], NDArray[np.int64]]:
+def packed(index: AnyArray, *, row_tokens: int | None) -> tuple[AnyArray, Ints]:
     """Put each sequence into the row of at most `row_tokens` where it fits best.
 
     The longest come first; None: one per row. Returns the index in row order and the
@@ -450,7 +448,7 @@ def packed(
     return index[order], offsets
 
 
-def _best_fit(lengths: NDArray[np.int32], row_tokens: int) -> NDArray[np.int64]:
+def _best_fit(lengths: Int32s, row_tokens: int) -> Ints:
     """Return the row of each sequence, numbered in the order of opening."""
     row_of_sequence = np.empty(len(lengths), np.int64)
     # The distinct numbers of free tokens of open rows, ascending, and the rows of each.

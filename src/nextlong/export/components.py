@@ -7,16 +7,15 @@ Out: numbers of components, (sequences,), and a weight for each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray, Ints
 from nextlong.artifacts.blocks import labels_of
 from nextlong.artifacts.sequence_files import SequenceFiles
 from nextlong.errors import RecipeError
 from nextlong.export.mixture import Mixture
-from nextlong.schemas import Ints
 
 # Of a sequence whose document has no value in the column.
 _UNLABELLED: Final = "none"
@@ -41,7 +40,7 @@ def _power_of_two(bits: int) -> str:
     return str(1 << bits)
 
 
-def buckets_of(lengths: NDArray[Any]) -> Ints:
+def buckets_of(lengths: AnyArray) -> Ints:
     """Return the power of two at or below each length, as its exponent, (n,)."""
     # frexp is exact where a logarithm rounds: n = m · 2^e with 1/2 <= m < 1.
     _, exponents = np.frexp(np.maximum(lengths, 1).astype(np.float64))
@@ -50,7 +49,7 @@ def buckets_of(lengths: NDArray[Any]) -> Ints:
 
 
 def component_of(
-    index: NDArray[Any], runs: Sequence[SequenceFiles], components: str
+    index: AnyArray, runs: Sequence[SequenceFiles], components: str
 ) -> tuple[list[str], Ints]:
     """Return the names of the components, and the number of each sequence's, (n,).
 

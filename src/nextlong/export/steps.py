@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.blocks import (
     Resolved,
@@ -340,8 +341,8 @@ def _shard_bytes(shard_mb: float | None, id_bytes: int) -> int:
 
 
 def _shard_bounds(
-    index: NDArray[Any],
-    offsets: NDArray[np.int64],
+    index: AnyArray,
+    offsets: Ints,
     origins: Sequence[SequenceFiles],
     *,
     written: Format,
@@ -366,7 +367,7 @@ def _shard_bounds(
     return _without_small_files(bounds, min_rows=written.min_shard_rows)
 
 
-def _row_tokens(index: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+def _row_tokens(index: AnyArray, offsets: Ints) -> Ints:
     """Return the tokens of each row, (rows,).
 
     The index has the lengths of sequences, the offsets the sequences of each row.
@@ -376,8 +377,8 @@ def _row_tokens(index: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.i
 
 
 def _domains_of_rows(
-    index: NDArray[Any],
-    offsets: NDArray[np.int64],
+    index: AnyArray,
+    offsets: Ints,
     origins: Sequence[SequenceFiles],
 ) -> list[str]:
     """Return the domains of the sequences of each row."""
@@ -441,8 +442,8 @@ def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> Tas
 
 
 def _read_rows(
-    index: NDArray[Any],
-    offsets: NDArray[np.int64],
+    index: AnyArray,
+    offsets: Ints,
     origins: Sequence[SequenceFiles],
     *,
     wanted: Wanted,

@@ -17,8 +17,8 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from nextlong.arrays import Floats, Hashes, Ints
 from nextlong.engine.step import Step
 from nextlong.methods.vectors import Vectors
 from nextlong.plugins import METHODS
@@ -151,12 +151,12 @@ class Neighbours:
     Those of `queries[i]` are `documents[offsets[i] : offsets[i + 1]]`.
     """
 
-    queries: NDArray[np.int64]  # (q,) positions among all documents, as are `documents`
-    offsets: NDArray[np.int64]  # (q + 1,)
-    documents: NDArray[np.int64]  # (m,) never the query itself
-    cosines: NDArray[np.float32]  # (m,) descending within a query
+    queries: Ints  # (q,) positions among all documents, as are `documents`
+    offsets: Ints  # (q + 1,)
+    documents: Ints  # (m,) never the query itself
+    cosines: Floats  # (m,) descending within a query
 
-    def table(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def table(self) -> tuple[Ints, Floats]:
         """Return neighbours and cosines, (q, k) each: rows padded with -1."""
         counts = np.diff(self.offsets)
         width = int(counts.max(initial=0))
@@ -175,11 +175,11 @@ class TopicHits:
     Those of topic i are `documents[offsets[i] : offsets[i + 1]]`.
     """
 
-    keys: NDArray[np.uint64]  # (t,) hashes of the topics' texts, for sampling
-    offsets: NDArray[np.int64]  # (t + 1,)
-    documents: NDArray[np.int64]  # (m,) positions among all documents
+    keys: Hashes  # (t,) hashes of the topics' texts, for sampling
+    offsets: Ints  # (t + 1,)
+    documents: Ints  # (m,) positions among all documents
 
-    def of(self, topic: int) -> NDArray[np.int64]:
+    def of(self, topic: int) -> Ints:
         """Return the documents of a topic."""
         first, last = self.offsets[topic : topic + 2]
         return self.documents[first:last]
@@ -190,13 +190,13 @@ class CorpusArrays:
     """The n documents of the corpus that have chunks, and what the method needs."""
 
     # (n,) keys for sampling, so that file order and shards do not matter.
-    content_hashes: NDArray[np.uint64]
+    content_hashes: Hashes
     # (n,) including the separators within and after the document.
-    tokens: NDArray[np.int64]
+    tokens: Ints
     # (n + 1,) into chunk_tokens.
-    chunk_offsets: NDArray[np.int64]
+    chunk_offsets: Ints
     # (chunks,)
-    chunk_tokens: NDArray[np.int64]
+    chunk_tokens: Ints
     neighbours: Neighbours | None = None
     vectors: Vectors | None = None
     # list<uint64> (n,), memory-mapped: hashes of words.
@@ -209,11 +209,11 @@ class Draft(NamedTuple):
 
     # (r,) positions; an interleaved draft names a document once for each of its parts,
     # in order.
-    documents: NDArray[np.int64]
+    documents: Ints
     # (r,) cosines, NaN or None for none.
-    scores: NDArray[np.float32] | None = None
+    scores: Floats | None = None
     # (r,) the number of chunks of each part; None: whole documents.
-    chunks: NDArray[np.int64] | None = None
+    chunks: Ints | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,19 +245,19 @@ class DraftRequest:
 
 
 def stretches(
-    order: NDArray[np.int64],
-    tokens: NDArray[np.int64],
+    order: Ints,
+    tokens: Ints,
     *,
     enough: int,
     sequences: int | None = None,
-) -> list[NDArray[np.int64]]:
+) -> list[Ints]:
     """Cut `order` into consecutive pieces that just reach `enough` tokens.
 
     `order` has positions in `tokens`; there are at most `sequences` pieces.
     """
     # (len(order) + 1,): the tokens before each position.
     filled = np.concatenate([[0], np.cumsum(tokens[order])])
-    pieces: list[NDArray[np.int64]] = []
+    pieces: list[Ints] = []
     first = 0
     while sequences is None or len(pieces) < sequences:
         last = int(np.searchsorted(filled, filled[first] + enough))

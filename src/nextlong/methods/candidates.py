@@ -14,18 +14,18 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray, Floats, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.recipe.keys import NEGATIVES, Compose, Mine
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.rng import rng_for
 
-_Ids = NDArray[np.int64]
+_Ids = Ints
 _Paths = Sequence[Path]
 
 
@@ -47,11 +47,11 @@ class Candidates(NamedTuple):
     One array for each meta-chunk.
     """
 
-    ids: list[NDArray[np.int64]]
-    scores: list[NDArray[np.float32]]
-    chars: list[NDArray[np.int64]]
+    ids: list[Ints]
+    scores: list[Floats]
+    chars: list[Ints]
 
-    def picked(self, picks: Sequence[NDArray[Any]]) -> Candidates:
+    def picked(self, picks: Sequence[AnyArray]) -> Candidates:
         """Return the selected candidates: positions or a mask for each meta-chunk."""
         return Candidates(
             ids=[own[pick] for own, pick in zip(self.ids, picks, strict=True)],
@@ -95,7 +95,7 @@ def read_candidates(
 
 
 def ordered_candidates(
-    meta: NDArray[Any],
+    meta: AnyArray,
     retrieved: Candidates,
     rules: Drafting,
     target_chars: float,

@@ -25,9 +25,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import xxhash
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray, Bools, Int32s, Ints
 from nextlong.artifacts.corpus_files import corpus, ranges, read_chunks, record_batches
 from nextlong.artifacts.results import DraftResult, TokenizerFiles, TokensFiles
 from nextlong.artifacts.sequence_files import special_ids
@@ -299,7 +299,7 @@ def _count_tokens(
     return result
 
 
-def separator_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+def separator_follows(table: Mapping[str, AnyArray]) -> Bools:
     """Return whether a separator follows each chunk.
 
     Not after a newline, nor if the document continues in the next chunk.
@@ -308,7 +308,7 @@ def separator_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     is_same_document = table["doc_row"][:-1] == table["doc_row"][1:]
     is_adjacent = table["end"][:-1] == table["start"][1:]
     continues = np.append(is_same_document & is_adjacent, False)
-    follows: NDArray[np.bool_] = table["separator"] & ~continues
+    follows: Bools = table["separator"] & ~continues
     return follows
 
 
@@ -353,7 +353,7 @@ def _draft_documents(
 
 
 def _read_documents(
-    files: _Files, rows: NDArray[Any], members: NDArray[np.int64]
+    files: _Files, rows: AnyArray, members: Ints
 ) -> tuple[CorpusArrays, int]:
     """Return the arrays of the members, and the most neighbours that a document has.
 
@@ -397,7 +397,7 @@ def _read_documents(
     return documents, max_neighbours
 
 
-def _first_of_shards(rows: NDArray[Any], *, shards: int) -> NDArray[np.int64]:
+def _first_of_shards(rows: AnyArray, *, shards: int) -> Ints:
     """Return the position of the first document of each shard, and the end, (n + 1,).
 
     `rows` are those of all documents, sorted by shard.
@@ -406,8 +406,8 @@ def _first_of_shards(rows: NDArray[Any], *, shards: int) -> NDArray[np.int64]:
 
 
 def _read_chunk_tokens(
-    paths: Sequence[Path], rows: NDArray[Any], members: NDArray[np.int64]
-) -> NDArray[Any]:
+    paths: Sequence[Path], rows: AnyArray, members: Ints
+) -> AnyArray:
     """Return the tokens of the chunks of all members, document after document.
 
     Read a shard at a time, so that only the members' lengths are held.
@@ -422,12 +422,12 @@ def _read_chunk_tokens(
         shard_rows = rows[members[low:high]]
         ids = ranges(shard_rows["first_chunk"], shard_rows["chunks"])
         tokens_by_shard.append(np.load(path)[schemas.row_of(ids)])
-    tokens: NDArray[Any] = np.concatenate(tokens_by_shard)
+    tokens: AnyArray = np.concatenate(tokens_by_shard)
     return tokens
 
 
 def _read_neighbours(
-    paths: Sequence[Path], rows: NDArray[Any], members: NDArray[np.int64]
+    paths: Sequence[Path], rows: AnyArray, members: Ints
 ) -> tuple[Neighbours, int]:
     """Return the neighbours among the members of queries that are members.
 
@@ -440,16 +440,16 @@ def _read_neighbours(
     position_of = np.full(len(rows), -1, np.int32)
     position_of[members] = np.arange(len(members))
 
-    def positions(ids: NDArray[np.int64]) -> NDArray[np.int32]:
+    def positions(ids: Ints) -> Int32s:
         first_rows = first_of_shard[schemas.shard_of(ids)]
-        found: NDArray[np.int32] = position_of[first_rows + schemas.row_of(ids)]
+        found: Int32s = position_of[first_rows + schemas.row_of(ids)]
         return found
 
     no_ids = np.empty(0, np.int64)
-    queries: list[NDArray[Any]] = [no_ids]
-    counts: list[NDArray[Any]] = [no_ids]
-    documents: list[NDArray[Any]] = [no_ids]
-    cosines: list[NDArray[Any]] = [np.empty(0, np.float32)]
+    queries: list[AnyArray] = [no_ids]
+    counts: list[AnyArray] = [no_ids]
+    documents: list[AnyArray] = [no_ids]
+    cosines: list[AnyArray] = [np.empty(0, np.float32)]
     max_neighbours = 0
     for path in paths:
         for _, batch in record_batches(path):
@@ -487,8 +487,8 @@ def _write_drafts(
     method: DocumentMethod[Section],
     drafts: Sequence[Draft],
     *,
-    rows: NDArray[Any],
-    members: NDArray[np.int64],
+    rows: AnyArray,
+    members: Ints,
 ) -> None:
     """Write the drafts to files of `_ROWS_PER_FILE`; an empty one for no drafts."""
     chunk_counts = rows["chunks"][members]
@@ -507,7 +507,7 @@ def _write_drafts(
 
 
 def _check_draft(
-    method: DocumentMethod[Section], chunk_counts: NDArray[np.int64], draft: Draft
+    method: DocumentMethod[Section], chunk_counts: Ints, draft: Draft
 ) -> None:
     """Raise PluginError for a draft of documents or chunks that do not exist.
 
@@ -537,9 +537,7 @@ def _check_draft(
         raise METHODS.broken(method.name, f"made a draft that {problem}")
 
 
-def _draft_row(
-    method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft
-) -> Json:
+def _draft_row(method: DocumentMethod[Section], rows: AnyArray, draft: Draft) -> Json:
     """Return a DRAFTS row.
 
     `rows` are the META_DOCUMENTS rows of the draft's documents, or of its parts in

@@ -20,13 +20,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray, Floats, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.corpus_files import CorpusFiles, corpus
 from nextlong.artifacts.results import DraftResult, TokenizerFiles, TokenizerResult
@@ -73,7 +73,7 @@ _EXAMPLES: Final = 8  # near-duplicates recorded by a task
 _DROPPED_EXAMPLES: Final = 100  # documents without a draft, recorded by a task
 _CHUNKS_AT_ONCE: Final = 64  # of a long document, whose tokens are counted at a time
 
-_Ids = NDArray[np.int64]
+_Ids = Ints
 _Paths = Sequence[Path]
 # SHINGLES and WEIGHTS, to filter near-duplicates.
 _Filters = tuple[ShingleStore, Path]
@@ -400,7 +400,7 @@ def _draft_block(
 
 
 def _texts_and_tokens(
-    metas: NDArray[Any], text: CorpusFiles, tokenizer: tuple[Path, Engine]
+    metas: AnyArray, text: CorpusFiles, tokenizer: tuple[Path, Engine]
 ) -> tuple[list[list[str]], _Ids]:
     """Return the texts of the chunks of each meta-document, and its tokens, (n,)."""
     own_chunks = corpus_files.ranges(metas["first_chunk"], metas["chunks"])
@@ -416,7 +416,7 @@ def _texts_and_tokens(
     return own_texts, np.add.reduceat(tokens, bounds[:-1])
 
 
-def _target_chars(meta: NDArray[Any], tokens: int, rules: Drafting) -> float:
+def _target_chars(meta: AnyArray, tokens: int, rules: Drafting) -> float:
     """Return T in characters, which is T·E.
 
     `fit="paper"` uses the corpus's E, as the paper does. `fit="exact"` uses the E of
@@ -484,13 +484,13 @@ def _shortage(
 
 
 def _draft_row(
-    meta: NDArray[Any], drafted: Filtered, *, shortage: schemas.DropReason | None
+    meta: AnyArray, drafted: Filtered, *, shortage: schemas.DropReason | None
 ) -> Json:
     """Return a DRAFTS row: each meta-chunk followed by the prefix of its candidates."""
     first_chunk = int(meta["first_chunk"])
     own_score = np.array([1.0], np.float32)
-    ids: list[NDArray[np.int64]] = []
-    scores: list[NDArray[np.float32]] = []
+    ids: list[Ints] = []
+    scores: list[Floats] = []
     for group, length in enumerate(drafted.prefixes.lengths):
         ids.append(np.array([first_chunk + group]))
         ids.append(drafted.candidates.ids[group][:length])

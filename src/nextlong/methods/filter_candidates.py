@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Bools, Ints
 from nextlong.methods.candidates import Candidates, Prefixes
 from nextlong.retrieval.near_duplicates.known import KnownCandidates, KnownPairs
 from nextlong.retrieval.near_duplicates.rule import (
@@ -57,8 +57,7 @@ _FEW_USABLE = 0.1
 # keeping them doubled the time of a draft.
 _LEARNED_SHARE = 0.7
 
-_Ids = NDArray[np.int64]
-_Bools = NDArray[np.bool_]
+_Ids = Ints
 
 
 class Filtered(NamedTuple):
@@ -180,10 +179,10 @@ class _Screened(NamedTuple):
     `is_kept` says which ones are, for each meta-chunk; `numbers` are those of the kept.
     """
 
-    is_kept: list[_Bools]
+    is_kept: list[Bools]
     candidates: Candidates
     numbers: list[_Ids]
-    is_repeat: _Bools  # (c,) whether a chunk repeats an earlier one
+    is_repeat: Bools  # (c,) whether a chunk repeats an earlier one
     prefixes: Prefixes
 
 
@@ -277,7 +276,7 @@ def _examples(
     return tuple(examples)
 
 
-def _marked(numbers: _Ids, count: int) -> _Bools:
+def _marked(numbers: _Ids, count: int) -> Bools:
     """Return a mask, (count,), of the numbers that occur."""
     return np.bincount(numbers, minlength=count) > 0
 

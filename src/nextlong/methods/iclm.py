@@ -26,9 +26,9 @@ from __future__ import annotations
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from nextlong.arrays import Bools, Floats, Ints
 from nextlong.methods.base import (
     Citation,
     CorpusArrays,
@@ -43,8 +43,8 @@ from nextlong.recipe import Section
 from nextlong.recipe.keys import Positive
 from nextlong.rng import rng_for, shuffled
 
-_Ids = NDArray[np.int64]
-_Cosines = NDArray[np.float32]
+_Ids = Ints
+_Cosines = Floats
 
 # Neighbours searched beyond k, so that k remain after near-duplicates are filtered out.
 _NEAR_DUPLICATE_SPARES = 7
@@ -117,7 +117,7 @@ class _IclmMethod(DocumentMethod[Iclm]):
 
 def _drop_near_duplicates(
     neighbours: _Ids, cosines: _Cosines, ranks: _Ids, *, max_similarity: float | None
-) -> NDArray[np.bool_]:
+) -> Bools:
     """Return which documents are kept, (n,): no two of them are near-duplicates.
 
     Of each pair the lower rank is kept first. `neighbours` and `cosines`, shape (n, K),
@@ -151,7 +151,7 @@ class _Graph(NamedTuple):
 
 
 def _graph(
-    neighbours: _Ids, cosines: _Cosines, ranks: _Ids, *, kept: NDArray[np.bool_], k: int
+    neighbours: _Ids, cosines: _Cosines, ranks: _Ids, *, kept: Bools, k: int
 ) -> _Graph:
     """Join each kept document with its `k` nearest kept ones, in both directions.
 
@@ -186,7 +186,7 @@ def _graph(
 
 
 def _walk(
-    neighbours: _Ids, cosines: _Cosines, ranks: _Ids, *, kept: NDArray[np.bool_], k: int
+    neighbours: _Ids, cosines: _Cosines, ranks: _Ids, *, kept: Bools, k: int
 ) -> tuple[_Ids, _Cosines]:
     """Return the kept documents in the order of the path, (kept,).
 

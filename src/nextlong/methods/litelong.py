@@ -16,9 +16,9 @@ published, and nothing here claims to do so.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from nextlong.arrays import Hashes, Ints
 from nextlong.methods.base import (
     Citation,
     CorpusArrays,
@@ -96,9 +96,7 @@ class _LiteLongMethod(DocumentMethod[LiteLong]):
         return Drafted(drafts=drafts)
 
 
-def _distinct(
-    hits: NDArray[np.int64], content_hashes: NDArray[np.uint64]
-) -> NDArray[np.int64]:
+def _distinct(hits: Ints, content_hashes: Hashes) -> Ints:
     """Return the documents of a topic without repeated contents, sorted by them."""
     _, firsts = np.unique(content_hashes[hits], return_index=True)
     return hits[firsts]

@@ -16,11 +16,11 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray, Floats, Ints
 from nextlong.artifacts.results import DraftResult
 from nextlong.engine.step import (
     Artifacts,
@@ -75,9 +75,7 @@ class Part(NamedTuple):
     # The files with the cluster of each document, by shard.
     clusters: Sequence[Path]
 
-    def choose(
-        self, rows: NDArray[Any], sequences: int | None
-    ) -> tuple[NDArray[np.int64], int | None]:
+    def choose(self, rows: AnyArray, sequences: int | None) -> tuple[Ints, int | None]:
         """Return the positions of the part's documents, and its share of the sequences.
 
         The positions are among `rows`; the share, of `sequences`, is by characters.
@@ -101,9 +99,7 @@ class Part(NamedTuple):
         return members, last - first
 
 
-def parts_of_clusters(
-    centres_CD: NDArray[np.float32], counts: NDArray[np.int64], *, parts: int
-) -> NDArray[np.int64]:
+def parts_of_clusters(centres_CD: Floats, counts: Ints, *, parts: int) -> Ints:
     """Return the part of each cluster, shape (clusters,).
 
     Neighbouring clusters share a part, and parts have similar `counts` of documents.

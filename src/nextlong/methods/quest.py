@@ -30,9 +30,9 @@ from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 from pydantic import Field
 
+from nextlong.arrays import Bools, Hashes, Ints
 from nextlong.artifacts.corpus_files import ranges
 from nextlong.methods.base import (
     Citation,
@@ -48,8 +48,7 @@ from nextlong.methods.keywords import Keywords
 from nextlong.recipe.keys import Positive
 from nextlong.rng import keyed_hash, rng_for
 
-_Ids = NDArray[np.int64]
-_Hashes = NDArray[np.uint64]
+_Ids = Ints
 
 # Of hashes, a power of two: for 240 million documents, a range has 38 million of 2.4
 # billion candidates.
@@ -112,12 +111,12 @@ class _QuestMethod(DocumentMethod[Quest]):
 
 def _draw_keywords(
     candidates: pa.ChunkedArray,
-    hashes: _Hashes,
+    hashes: Hashes,
     *,
     seed: int,
     min_documents: int = 2,
     max_share: float = 0.05,
-) -> tuple[_Hashes, _Ids, int]:
+) -> tuple[Hashes, _Ids, int]:
     """Sample one keyword for each document, by its content hash.
 
     From its distinct `candidates`, list<uint64> (n,). Candidates of fewer than
@@ -168,9 +167,7 @@ def _draw_keywords(
     return keywords, keyword_of, int(is_unshared.sum())
 
 
-def _usable_words(
-    words: _Hashes, *, min_documents: int, max_documents: float
-) -> NDArray[np.bool_]:
+def _usable_words(words: Hashes, *, min_documents: int, max_documents: float) -> Bools:
     """Return whether each of the words, (m,), is that of a right number of documents.
 
     Counted by ranges of hashes: sorting takes several times the memory, so only the
@@ -190,7 +187,7 @@ def _usable_words(
 
 
 def _draft_keywords(
-    keywords: _Hashes,
+    keywords: Hashes,
     keyword_of: _Ids,
     documents: CorpusArrays,
     options: Quest,

@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from nextlong.arrays import Floats, Ints
 from nextlong.methods.base import (
     Citation,
     CorpusArrays,
@@ -142,9 +142,7 @@ class _Forest:
         self.is_free[document] = False
         self._free_count -= 1
 
-    def _nearest_free(
-        self, parent: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _nearest_free(self, parent: int) -> tuple[Ints, Floats]:
         """Return the k nearest free documents and their cosines.
 
         First among the listed neighbours, then by a search of all free documents.

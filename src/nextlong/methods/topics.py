@@ -26,10 +26,10 @@ from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 from pydantic import Field
 
 from nextlong import recipe as recipes
+from nextlong.arrays import AnyArray, Hashes, Ints
 from nextlong.artifacts.corpus_files import (
     CorpusFiles,
     corpus,
@@ -432,7 +432,7 @@ def _read_topics(path: Path) -> list[str]:
     return topics
 
 
-def _words_of(topics: Sequence[str]) -> NDArray[np.uint64]:
+def _words_of(topics: Sequence[str]) -> Hashes:
     """Return the hashes of the words of all topics, (V,) ascending."""
     hashes, _ = hash_texts(topics)
     return np.unique(hashes)
@@ -450,7 +450,7 @@ def _document_texts(documents: Path, chunks: Path) -> Iterator[list[str]]:
 
 
 def _count_words(
-    out: Path, *, documents: Path, chunks: Path, words: NDArray[np.uint64]
+    out: Path, *, documents: Path, chunks: Path, words: Hashes
 ) -> _CountsResult:
     """Count the words of topics in each document of a shard.
 
@@ -522,7 +522,7 @@ def _find_documents(
     return TaskResult()
 
 
-def best_hits(hits: NDArray[Any], count: int) -> NDArray[Any]:
+def best_hits(hits: AnyArray, count: int) -> AnyArray:
     """Return the best HITS of each topic, sorted by topic, best first.
 
     Of equal scores, the document with the smaller content hash, so that files and
@@ -534,9 +534,7 @@ def best_hits(hits: NDArray[Any], count: int) -> NDArray[Any]:
     return hits[order[ranks < count]]
 
 
-def read_topic_hits(
-    topics: Path, paths: Sequence[Path], firsts: NDArray[np.int64]
-) -> TopicHits:
+def read_topic_hits(topics: Path, paths: Sequence[Path], firsts: Ints) -> TopicHits:
     """Return the best documents of each topic among all shards.
 
     `firsts`, (shards,), is the position of the first document of each shard.

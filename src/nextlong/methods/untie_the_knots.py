@@ -18,9 +18,9 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
+from nextlong.arrays import Ints
 from nextlong.methods.base import (
     Citation,
     CorpusArrays,
@@ -105,7 +105,7 @@ class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
 
 def _interleaved(
     chunks: list[int], options: UntieTheKnots, rng: np.random.Generator
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+) -> tuple[Ints, Ints]:
     """Split documents of so many chunks, and interleave their parts.
 
     Returns the document and the number of chunks of each part, shape (parts,) each. The
@@ -123,9 +123,7 @@ def _interleaved(
     return labels, chunks_of_part
 
 
-def _part_sizes(
-    count: int, options: UntieTheKnots, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def _part_sizes(count: int, options: UntieTheKnots, rng: np.random.Generator) -> Ints:
     """Return the numbers of chunks, none of them 0, of the parts of a document."""
     parts = min(options.parts, count)
     if options.cuts == "even":

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Bools, Floats, Ints
 from nextlong.retrieval.indexes.base import VectorShards
 
 _ROWS_PER_BLOCK = 65_536  # held as float32 at a time
@@ -21,7 +21,7 @@ _ROWS_PER_BLOCK = 65_536  # held as float32 at a time
 class Vectors:
     """The unit vectors of n documents, float16 files of one shard each."""
 
-    def __init__(self, paths: Sequence[Path], members: NDArray[np.int64]) -> None:
+    def __init__(self, paths: Sequence[Path], members: Ints) -> None:
         """Open the files.
 
         `members`, (n,) ascending, are the rows of the documents in the concatenation of
@@ -30,9 +30,7 @@ class Vectors:
         self._shards = VectorShards(paths)
         self._members = members
 
-    def nearest(
-        self, document: int, k: int, among: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def nearest(self, document: int, k: int, among: Bools) -> tuple[Ints, Floats]:
         """Return the `k` nearest documents and their cosines, nearest first.
 
         Only those marked in `among`, (n,), are searched, exactly; they may be fewer.
@@ -51,6 +49,6 @@ class Vectors:
             cosines = cosines[best]
         return nearest, cosines
 
-    def _rows(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
+    def _rows(self, documents: Ints) -> Floats:
         ids = self._shards.ids_at(self._members[documents])
         return self._shards.take(ids).astype(np.float32)

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray
 from nextlong.artifacts.sequence_files import read_tokenizer, without_options
 from nextlong.engine import store
 from nextlong.errors import CorpusError
@@ -39,7 +39,7 @@ from nextlong.text import first_sentence
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Ids = NDArray[Any]  # (tokens,), integers of any width
+Ids = AnyArray  # (tokens,), integers of any width
 
 # Names of the token after a text, in the order in which they are looked for.
 _END_TOKENS: Final = ("<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<|eos|>")

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray
 from nextlong.errors import CorpusError
 from nextlong.reading.document_text import document_text
 from nextlong.reading.files import FilePart, InputFile
@@ -203,7 +203,7 @@ def _decoded(value: bytes, encoding: str) -> Any:
     return value
 
 
-def _array(value: bytes, details: str) -> NDArray[Any]:
+def _array(value: bytes, details: str) -> AnyArray:
     """Return an array; `details` are its type and shape, as far as they are fixed."""
     dtype, _, fixed_shape = details.partition(":")
     place = 0

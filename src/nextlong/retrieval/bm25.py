@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Floats, Hashes, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
 
@@ -30,18 +30,18 @@ _PRODUCTS_AT_ONCE: Final = 1 << 24
 class Vocabulary(NamedTuple):
     """The words that queries may have, and how rare they are."""
 
-    hashes: NDArray[np.uint64]  # (V,) ascending
-    idf: NDArray[np.float32]  # (V,)
+    hashes: Hashes  # (V,) ascending
+    idf: Floats  # (V,)
     mean_words: float  # per text
 
 
-def idf_of(frequency: NDArray[np.int64], *, texts: int) -> NDArray[np.float32]:
+def idf_of(frequency: Ints, *, texts: int) -> Floats:
     """Return the weight of each word by the number of texts that have it, (V,)."""
     idf = np.log1p((texts - frequency + 0.5) / (frequency + 0.5))
     return idf.astype(np.float32)
 
 
-def hash_texts(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def hash_texts(texts: Sequence[str]) -> tuple[Hashes, Ints]:
     """Return the hashes of the words of all n texts, and their bounds, (n + 1,).
 
     The hashes are concatenated.
@@ -57,9 +57,7 @@ def hash_texts(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int
     return np.concatenate(hashes), np.concatenate(bounds)
 
 
-def count_known(
-    hashes: NDArray[np.uint64], bounds: NDArray[np.int64], words: NDArray[np.uint64]
-) -> csr_matrix:
+def count_known(hashes: Hashes, bounds: Ints, words: Hashes) -> csr_matrix:
     """Return the count of each word of the vocabulary in each text.
 
     CSR float32 (texts, V); `words`, (V,), ascend.
@@ -81,9 +79,7 @@ def count_known(
     return counts
 
 
-def weights_of(
-    counts: csr_matrix, lengths: NDArray[np.int64], vocabulary: Vocabulary
-) -> csr_matrix:
+def weights_of(counts: csr_matrix, lengths: Ints, vocabulary: Vocabulary) -> csr_matrix:
     """Return the BM25 weights of n texts, CSR float32 (V, n).
 
     `lengths`, (n,), are in words.

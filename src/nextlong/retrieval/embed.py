@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
+from nextlong.arrays import Floats, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.corpus_files import (
     chunk_names,
@@ -114,9 +115,7 @@ def embed_rows(
     return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
 
 
-def _fault_in(
-    vectors: NDArray[np.float32], shape: tuple[int, int]
-) -> tuple[int, str] | None:
+def _fault_in(vectors: Floats, shape: tuple[int, int]) -> tuple[int, str] | None:
     """Return the first wrong vector and what is wrong with it; None if none is."""
     if vectors.shape != shape:
         return 0, f"and those after it vectors of shape {vectors.shape}, not {shape}"
@@ -130,7 +129,7 @@ def _fault_in(
 
 
 def _wrong_vector(
-    encoder: recipe.Encoder, shard: _Shard, chunk_id: NDArray[np.int64], problem: str
+    encoder: recipe.Encoder, shard: _Shard, chunk_id: Ints, problem: str
 ) -> EncoderError:
     documents, chunks, _ = shard
     names = chunk_names(chunk_id, documents=[documents], chunks=[chunks])

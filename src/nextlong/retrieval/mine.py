@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Floats, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import (
@@ -160,7 +160,7 @@ def _scan_block(
     return MineResult(queries=len(query_ids), candidates=int(ends[-1]))
 
 
-def _read_min_scores(paths: _Paths) -> NDArray[np.float32]:
+def _read_min_scores(paths: _Paths) -> Floats:
     return np.concatenate([np.load(path) for path in paths])
 
 
@@ -228,7 +228,7 @@ def _with_positive_cosine(found: Neighbours) -> Neighbours:
     return neighbours, scores
 
 
-def _candidate_rows(query_ids: NDArray[np.int64], found: Neighbours) -> pa.RecordBatch:
+def _candidate_rows(query_ids: Ints, found: Neighbours) -> pa.RecordBatch:
     """Return CANDIDATES: the neighbours and cosines of each query."""
     neighbours, scores = found
     counts = [len(row) for row in neighbours]
@@ -250,9 +250,9 @@ class _BlockNeighbours(NamedTuple):
     two others.
     """
 
-    ends: NDArray[np.int64]
-    ids: NDArray[np.int64]
-    scores: NDArray[np.float32]
+    ends: Ints
+    ids: Ints
+    scores: Floats
 
     @classmethod
     def read(cls, stem: Path, first: int, count: int) -> _BlockNeighbours:
@@ -272,10 +272,10 @@ def _merge(
     scans: _Scans,
     *,
     first: int,
-    queries_QD: NDArray[np.float32],
+    queries_QD: Floats,
     k: int,
     index: Index,
-    exclude: NDArray[np.int64],
+    exclude: Ints,
 ) -> Neighbours:
     """Return the k best neighbours, over all blocks, of the queries from `first` on.
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray, Bools, Ints
 from nextlong.artifacts.corpus_files import ranges, read_chunks
 from nextlong.artifacts.results import IngestFiles, chunk_files
 from nextlong.engine.step import (
@@ -139,7 +139,7 @@ def sample_meta_documents(
     )
 
 
-def _is_whole(chunks: Path, chars: Path) -> NDArray[np.bool_]:
+def _is_whole(chunks: Path, chars: Path) -> Bools:
     """Return which documents with chunks have lost none of them to `decontaminate`.
 
     The others have a gap in their dependencies. Their remaining chunks have fewer
@@ -148,17 +148,17 @@ def _is_whole(chunks: Path, chars: Path) -> NDArray[np.bool_]:
     table = read_chunks(chunks)
     doc_rows, firsts = np.unique(table["doc_row"], return_index=True)
     chars_in_chunks = np.add.reduceat(table["end"] - table["start"], firsts)
-    is_whole: NDArray[np.bool_] = chars_in_chunks == np.load(chars)[doc_rows]
+    is_whole: Bools = chars_in_chunks == np.load(chars)[doc_rows]
     return is_whole
 
 
 def _with_checked(
-    drawn: NDArray[Any],
-    unchecked: NDArray[Any],
+    drawn: AnyArray,
+    unchecked: AnyArray,
     is_longer: Callable[[int, int], bool],
     *,
     draws: int | None,
-) -> tuple[NDArray[Any], NDArray[Any]]:
+) -> tuple[AnyArray, AnyArray]:
     """Return the sample with the `unchecked` documents that fit, and those that do not.
 
     Only documents that come before the end of the sample are checked, because reading
@@ -184,9 +184,7 @@ def _with_checked(
     return sample, np.array(dropped, schemas.META_DOCUMENTS)
 
 
-def _document_rows(
-    shard: int, chunks: Path, hashes: Path, *, seed: int
-) -> NDArray[Any]:
+def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> AnyArray:
     """Return a META_DOCUMENTS row for every document of a shard that has chunks.
 
     In the order of the shard.
@@ -243,8 +241,8 @@ class Queries(NamedTuple):
     that each query excludes. `before` is the number of queries of earlier rows.
     """
 
-    ids: NDArray[np.int64]
-    exclude: NDArray[np.int64]
+    ids: Ints
+    exclude: Ints
     before: int
 
 
@@ -255,7 +253,7 @@ def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries
     vectors.
     """
     stored = np.load(path, mmap_mode="r")
-    rows: NDArray[Any] = np.asarray(stored[first:last])
+    rows: AnyArray = np.asarray(stored[first:last])
     if rows.dtype == np.int64:
         return Queries(rows, np.stack([rows, rows + 1], axis=1), first)
     # (queries,) each: the first chunk of the query's document, and its number of

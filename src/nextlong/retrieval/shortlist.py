@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Floats, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.corpus_files import (
     chunk_keys,
@@ -195,7 +195,7 @@ def _choose_words(
     return TaskResult()
 
 
-def _heaviest_words(counts: csr_matrix, weights: NDArray[np.float32]) -> csr_matrix:
+def _heaviest_words(counts: csr_matrix, weights: Floats) -> csr_matrix:
     """Return the counts of the words of each query with the highest weights.
 
     Equal weights in the order of the vocabulary. `weights` are those of `counts.data`.
@@ -257,7 +257,7 @@ def _mark_shard(
     return _ShortlistResult(chunks=len(marks), embedded=int(np.count_nonzero(marks)))
 
 
-def embedded_rows(chunks: Path, shortlist: Path | None) -> NDArray[np.int64]:
+def embedded_rows(chunks: Path, shortlist: Path | None) -> Ints:
     """Return the rows of the shard's chunks that are embedded, ascending.
 
     All of them without a shortlist.
@@ -268,7 +268,7 @@ def embedded_rows(chunks: Path, shortlist: Path | None) -> NDArray[np.int64]:
 
 
 def judge_shortlist(
-    neighbours: Sequence[NDArray[np.int64]], shortlist: Sequence[Path]
+    neighbours: Sequence[Ints], shortlist: Sequence[Path]
 ) -> tuple[int, int]:
     """Return how many queries have a control chunk as neighbour.
 

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Floats, Ints
 from nextlong.engine import store
 from nextlong.engine.executor import Resources, granted_gpus
 from nextlong.errors import RecipeError
@@ -45,15 +45,15 @@ _BLOCK_TOKENS: Final = 256
 class Encoded(NamedTuple):
     """The tokens of a text: ids, (n,), and the characters [start, stop), (n, 2)."""
 
-    ids: NDArray[np.int64]
-    offsets: NDArray[np.int64]
+    ids: Ints
+    offsets: Ints
 
 
 class Surprisal(NamedTuple):
     """Loss and entropy of each token of a row in nats, (n,); NaN where not scored."""
 
-    loss: NDArray[np.float32]
-    entropy: NDArray[np.float32]
+    loss: Floats
+    entropy: Floats
 
 
 class SurprisalModel:
@@ -100,7 +100,7 @@ class SurprisalModel:
 
     def score(
         self,
-        rows: Sequence[NDArray[np.int64]],
+        rows: Sequence[Ints],
         *,
         first: Sequence[int] | None = None,
     ) -> list[Surprisal]:
@@ -130,7 +130,7 @@ class SurprisalModel:
         """Raise RecipeError for a row of more tokens than the model's context."""
         _check_context(self.name, self.context, tokens + len(self._prefix))
 
-    def _batches(self, rows: Sequence[NDArray[np.int64]]) -> Iterator[list[int]]:
+    def _batches(self, rows: Sequence[Ints]) -> Iterator[list[int]]:
         """Yield the indices of rows of like length, the longest first.
 
         The longest come first: if memory is too small, that shows at once.
@@ -150,9 +150,7 @@ class SurprisalModel:
         if batch:
             yield batch
 
-    def _score_batch(
-        self, rows: Sequence[NDArray[np.int64]], *, first: int
-    ) -> list[Surprisal]:
+    def _score_batch(self, rows: Sequence[Ints], *, first: int) -> list[Surprisal]:
         """Return the scores of some rows, the first of which is the longest."""
         torch = self._torch
         prefix = len(self._prefix)
@@ -206,7 +204,7 @@ class SurprisalModel:
 
     def _loss_and_entropy(
         self, logits_BNV: Any, targets_BN: Any
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    ) -> tuple[Floats, Floats]:
         """Return loss and entropy, (rows, n) each, of predicted tokens."""
         torch = self._torch
         losses = []
@@ -220,8 +218,8 @@ class SurprisalModel:
             means = (torch.softmax(logits, dim=-1) * logits).sum(dim=-1)
             losses.append(log_sums - logits.gather(-1, targets)[..., 0])
             entropies.append(log_sums - means)
-        loss: NDArray[np.float32] = torch.cat(losses, dim=1).cpu().numpy()
-        entropy: NDArray[np.float32] = torch.cat(entropies, dim=1).cpu().numpy()
+        loss: Floats = torch.cat(losses, dim=1).cpu().numpy()
+        entropy: Floats = torch.cat(entropies, dim=1).cpu().numpy()
         return loss, entropy
 
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nextlong import arguments, schemas
+from nextlong.arrays import Int32s
 from nextlong.artifacts import corpus_files, sequence_files, variant_records
 from nextlong.artifacts.blocks import Resolved, resolve, span_texts
 from nextlong.artifacts.corpus_files import CorpusFiles
@@ -56,7 +56,7 @@ class Sequence:
 
     id: str
     method: str
-    input_ids: NDArray[np.int32]
+    input_ids: Int32s
     spans: tuple[schemas.Span, ...]
     _run: Run = field(repr=False, compare=False)
     _block: Resolved = field(repr=False, compare=False)

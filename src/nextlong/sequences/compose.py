@@ -20,13 +20,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray, Ints
 from nextlong.artifacts import corpus_files, results, sequence_files
 from nextlong.artifacts.blocks import Cuts, cuts_of
 from nextlong.artifacts.corpus_files import CorpusFiles
@@ -243,7 +243,7 @@ def _compose_draft(
     return spans
 
 
-def _repeats_by_chunk(pairs: NDArray[np.int64]) -> dict[int, list[int]]:
+def _repeats_by_chunk(pairs: Ints) -> dict[int, list[int]]:
     """Return, for each chunk of pairs, (n, 2), the chunks with which it is paired.
 
     A draft over many small families of near-identical pages has tens of thousands of
@@ -324,7 +324,7 @@ def _pieces_of(
     return list(map(fit.SizedChunk, *fields))
 
 
-def _concatenated(block: list[pa.RecordBatch], name: str) -> NDArray[Any]:
+def _concatenated(block: list[pa.RecordBatch], name: str) -> AnyArray:
     """Return the values of a column of lists, of all drafts of a block."""
     return np.concatenate([draft.column(name).values.to_numpy() for draft in block])
 

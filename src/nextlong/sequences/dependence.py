@@ -29,14 +29,14 @@ from enum import IntEnum
 from typing import Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Floats, Hashes, Int8s, Ints
 from nextlong.retrieval.near_duplicates.shingles import hash_words
 from nextlong.retrieval.surprisal import Encoded, SurprisalModel
 
-_Ids = NDArray[np.int64]
-_Words = NDArray[np.uint64]
+_Ids = Ints
+_Words = Hashes
 
 
 class Kind(IntEnum):
@@ -66,9 +66,9 @@ class ScoredMetaChunk(NamedTuple):
     """The n tokens of a later meta-chunk."""
 
     words: _Words  # (n,) the hash of the word of each token; 0 for none
-    kinds: NDArray[np.int8]  # (n,) of `Kind`
-    loss: NDArray[np.float32]  # (n,) as the sequence stands
-    replaced_loss: NDArray[np.float32]  # (n,) with the earlier meta-chunks replaced
+    kinds: Int8s  # (n,) of `Kind`
+    loss: Floats  # (n,) as the sequence stands
+    replaced_loss: Floats  # (n,) with the earlier meta-chunks replaced
     gap: int  # tokens between the end of the meta-chunk before and this one
 
 
@@ -136,7 +136,7 @@ class _Target(NamedTuple):
     stop: int
     gap: int
     words: _Words
-    kinds: NDArray[np.int8]
+    kinds: Int8s
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class _Plan:
     rows: list[_Ids]
     firsts: list[int]  # index of the first scored token of each row
 
-    def scored(self, losses: Sequence[NDArray[np.float32]]) -> list[ScoredMetaChunk]:
+    def scored(self, losses: Sequence[Floats]) -> list[ScoredMetaChunk]:
         """Return the targets with their losses, given those of the rows."""
         scored = []
         for index, target in enumerate(self.targets):
@@ -220,9 +220,7 @@ def words_of_tokens(text: str, encoded: Encoded) -> _Words:
     return np.where(has_word, padded_hashes[indices], np.uint64(0))
 
 
-def _kinds(
-    words: _Words, texts_before: Sequence[str], roles: Sequence[int]
-) -> NDArray[np.int8]:
+def _kinds(words: _Words, texts_before: Sequence[str], roles: Sequence[int]) -> Int8s:
     """Return the kind of each word of a meta-chunk, (n,), given what precedes it."""
     hashes: dict[int, list[_Words]] = {schemas.META: [], schemas.NEGATIVE: []}
     for text, role in zip(texts_before, roles, strict=False):

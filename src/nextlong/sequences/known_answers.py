@@ -22,9 +22,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 import xxhash
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Ints, UInt32s
 from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.plugins import KNOWN_ANSWERS
 from nextlong.rng import rng_for
@@ -60,7 +60,7 @@ class TaskInserter:
     shard: int
     without_room: int = 0  # chosen sequences without tasks
     _texts: list[tuple[str, str]] = field(default_factory=list)  # with their kinds
-    _ids: list[NDArray[np.uint32]] = field(default_factory=list)
+    _ids: list[UInt32s] = field(default_factory=list)
 
     @cached_property
     def _tasks(self) -> list[KnownTask]:
@@ -73,7 +73,7 @@ class TaskInserter:
         sequence_id: str,
         compose: Callable[[int], _Spans | Dropped],
         *,
-        tokens_of: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        tokens_of: Callable[[Ints], Ints],
     ) -> _Spans | Dropped:
         """Return the spans of a sequence, with tasks if it is chosen and has room.
 
@@ -105,7 +105,7 @@ class TaskInserter:
         self,
         sequence_id: str,
         spans: _Spans,
-        tokens_of: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        tokens_of: Callable[[Ints], Ints],
     ) -> list[Piece]:
         """Return the pieces from the first meta-chunk to the last, with all tasks."""
         pieces = list(self._pieces(spans, tokens_of))
@@ -121,7 +121,7 @@ class TaskInserter:
     def _pieces(
         self,
         spans: _Spans,
-        tokens_of: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        tokens_of: Callable[[Ints], Ints],
     ) -> Iterator[Piece]:
         """Yield the whole chunks from the first meta-chunk to the last."""
         roles = np.array([span.role for span in spans])
@@ -140,14 +140,12 @@ class TaskInserter:
             separator = self.settings.separator if has_separator else ""
             yield Piece(index, text + separator)
 
-    def _encode(self, texts: list[str]) -> list[NDArray[np.uint32]]:
+    def _encode(self, texts: list[str]) -> list[UInt32s]:
         encoder = kept_encoder(self.settings.tokenizer, self.settings.engine)
         ids, lengths = encoder.encode_chunks(texts, [True] * len(texts))
         return np.split(ids, np.cumsum(lengths)[:-1]) if texts else []
 
-    def _keep(
-        self, spans: _Spans, inserted: list[Piece], ids: list[NDArray[np.uint32]]
-    ) -> _Spans:
+    def _keep(self, spans: _Spans, inserted: list[Piece], ids: list[UInt32s]) -> _Spans:
         """Return the spans with the inserted texts between them, and keep the texts."""
         first_row = len(self._texts)
         self._texts += [(piece.kind, piece.text) for piece in inserted]

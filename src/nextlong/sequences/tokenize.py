@@ -36,11 +36,11 @@ from typing import Final, Literal, NamedTuple
 import fastokens  # type: ignore[import-untyped]
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
 from nextlong import schemas
+from nextlong.arrays import Ints, UInt32s
 from nextlong.artifacts.continuation import contexts_of, encode_within
 from nextlong.artifacts.corpus_files import (
     corpus,
@@ -84,7 +84,7 @@ SPEED_UP: Final = 40.0  # of fastokens over the reference
 
 Engine = Literal["auto", "reference"]
 # Flat ids, and the length of each text.
-_Encoded = tuple[NDArray[np.uint32], NDArray[np.int64]]
+_Encoded = tuple[UInt32s, Ints]
 
 _TRIED_ADDED_TOKENS: Final = 200
 # By hash of the tokenizer.json, so that a process tries a tokenizer only once.
@@ -173,7 +173,7 @@ class TextEncoder:
         )
         return _joined(ids)
 
-    def _encode_each(self, texts: list[str]) -> list[NDArray[np.uint32]]:
+    def _encode_each(self, texts: list[str]) -> list[UInt32s]:
         ids, lengths = self.encode_batch(texts)
         return np.split(ids, np.cumsum(lengths)[:-1])
 
@@ -193,8 +193,8 @@ class TextEncoder:
     def _check_some(
         self,
         texts: Sequence[str],
-        ids: NDArray[np.uint32],
-        lengths: NDArray[np.int64],
+        ids: UInt32s,
+        lengths: Ints,
     ) -> None:
         """Compare the ids of the first texts and then of every 256th."""
         stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
@@ -289,13 +289,13 @@ def _is_doubtful(text: str) -> bool:
     return any(char in text for char in _DOUBTFUL)
 
 
-def _reference_ids(tokenizer: Tokenizer, text: str) -> NDArray[np.uint32]:
+def _reference_ids(tokenizer: Tokenizer, text: str) -> UInt32s:
     # A batch of one avoids computing offsets, and never starts a thread pool.
     (encoding,) = tokenizer.encode_batch_fast([text], add_special_tokens=False)
     return np.array(encoding.ids, np.uint32)
 
 
-def _joined(all_ids: Iterable[NDArray[np.uint32]]) -> _Encoded:
+def _joined(all_ids: Iterable[UInt32s]) -> _Encoded:
     """Return the ids of several texts, concatenated, and how many each has."""
     parts = [np.empty(0, np.uint32), *all_ids]
     lengths = [len(part) for part in parts[1:]]
@@ -525,7 +525,7 @@ def tokenize_shard(
     chunks: Path,
     tokenizer: Path,
     engine: Engine,
-) -> tuple[TokensResult, NDArray[np.int64]]:
+) -> tuple[TokensResult, Ints]:
     """Encode all chunks of a shard; also return the tokens of each, shape (chunks,).
 
     Writes `{out}.ids.npy` and `.offsets.npy`.
@@ -575,9 +575,9 @@ class _Source(NamedTuple):
     Those of rows[i] are ids[offsets[i]:offsets[i + 1]].
     """
 
-    rows: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    ids: NDArray[np.uint32]
+    rows: Ints
+    offsets: Ints
+    ids: UInt32s
 
 
 def _open_known(rows: Path | None, offsets: Path, ids: Path) -> _Source:
@@ -639,7 +639,7 @@ def _tokenize_shards(
 def _encode_rows(
     encoder: TextEncoder,
     shard: _RequestedRows,
-    rows: NDArray[np.int64],
+    rows: Ints,
 ) -> _Source:
     """Return the ids of some chunks of a shard."""
     all_ids = [np.empty(0, np.uint32)]
@@ -652,7 +652,7 @@ def _encode_rows(
     return _Source(rows, offsets, np.concatenate(all_ids))
 
 
-def _write_ids(stem: str, rows: NDArray[np.int64], sources: Sequence[_Source]) -> int:
+def _write_ids(stem: str, rows: Ints, sources: Sequence[_Source]) -> int:
     """Write TOKENS of the rows from the sources that have them; return the tokens."""
     # (n,) each, of the rows: the source, where the ids begin in it, and how many there
     # are. If several sources have a row, the last one counts.

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import (
     AddedToken,
     Regex,
@@ -35,6 +34,7 @@ from tokenizers import (
 )
 
 from nextlong import recipe
+from nextlong.arrays import AnyArray, Hashes
 from nextlong.artifacts.continuation import (
     continuation_ids,
     decode_within,
@@ -477,7 +477,7 @@ def _chunk_keys(
     *,
     seed: int,
     stage: str,
-) -> NDArray[np.uint64]:
+) -> Hashes:
     """Return a random key for each chunk, shape (rows,).
 
     It depends on the document's content and the chunk's start alone.
@@ -492,7 +492,7 @@ def _chunk_keys(
 # The characters that the tokens of a byte-level BPE encode.
 
 
-def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
+def token_chars(tokenizer: Tokenizer) -> AnyArray:
     """Return _TOKEN_CHARS, shape (highest id + 1,), to compute the text of a cut chunk.
 
     NumPy computes it, so processes that export need not load the tokenizer, which takes

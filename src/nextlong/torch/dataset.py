@@ -14,10 +14,10 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from nextlong import arguments
+from nextlong.arrays import Bools, Ints
 from nextlong.artifacts.results import TokenizerResult
 from nextlong.artifacts.rows import Rows, original_lengths
 from nextlong.artifacts.sequence_files import padding_id
@@ -158,9 +158,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         }
         return {name: columns[name] for name in self.columns}
 
-    def _token_columns(
-        self, row: int, lengths: NDArray[np.int64], padded: NDArray[np.int64]
-    ) -> Row:
+    def _token_columns(self, row: int, lengths: Ints, padded: Ints) -> Row:
         """Return the requested columns of tokens.
 
         Documents have `lengths` tokens, and `padded` with the padding at their ends.
@@ -187,16 +185,12 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
                 columns["labels"][is_padding] = PADDING["labels"]
         return {name: torch.from_numpy(column) for name, column in columns.items()}
 
-    def _fill_positions(
-        self, column: NDArray[np.int64], starts: list[int], ends: list[int]
-    ) -> None:
+    def _fill_positions(self, column: Ints, starts: list[int], ends: list[int]) -> None:
         """Count the tokens of each document from 0, and on through its padding."""
         for start, end in zip(starts, ends, strict=True):
             column[start:end] = self._positions[: end - start]
 
-    def _copy_ids(
-        self, column: NDArray[np.int64], row: int, is_padding: NDArray[np.bool_] | None
-    ) -> None:
+    def _copy_ids(self, column: Ints, row: int, is_padding: Bools | None) -> None:
         """Copy the ids of a row into a column, and write `pad_id` between documents."""
         self.rows.copy_into(column, row)
         if is_padding is not None:
@@ -205,7 +199,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
             column[is_padding] = self.pad_id
 
     @cached_property
-    def _positions(self) -> NDArray[np.int64]:
+    def _positions(self) -> Ints:
         return np.arange(self.rows.longest + self._multiple)
 
     def stream(self, **options: Any) -> SequenceStream:
@@ -216,9 +210,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         return SequenceStream(self, **options)
 
 
-def _is_padding(
-    starts: NDArray[np.int64], lengths: NDArray[np.int64], padded: NDArray[np.int64]
-) -> NDArray[np.bool_] | None:
+def _is_padding(starts: Ints, lengths: Ints, padded: Ints) -> Bools | None:
     """Return which tokens of a row are padding, or None if none is.
 
     The mask is (tokens with padding,).
@@ -229,7 +221,7 @@ def _is_padding(
     return np.arange(len(ends_of_text)) >= ends_of_text
 
 
-def _bounds(lengths: NDArray[np.int64]) -> torch.Tensor:
+def _bounds(lengths: Ints) -> torch.Tensor:
     """Return where documents of these lengths begin and end, int32 (documents + 1,)."""
     bounds = np.zeros(len(lengths) + 1, np.int32)
     bounds[1:] = np.cumsum(lengths)

@@ -16,10 +16,10 @@ from types import FrameType
 from typing import Any, Final, get_args
 
 import torch
-from numpy.typing import NDArray
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from nextlong import arguments
+from nextlong.arrays import AnyArray
 from nextlong.artifacts.rows import (
     Order,
     Remainder,
@@ -237,7 +237,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         self._read = None
         self._skip = skip
 
-    def _positions(self, start: int) -> NDArray[Any]:
+    def _positions(self, start: int) -> AnyArray:
         return rank_positions(
             len(self.dataset),
             start=start,
@@ -246,7 +246,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             remainder=self.remainder,
         )
 
-    def _rows(self, numbers: NDArray[Any]) -> Iterator[Row]:
+    def _rows(self, numbers: AnyArray) -> Iterator[Row]:
         self._check_loader(sys._getframe(1))
         for number in numbers.tolist():
             row = self.dataset[number]

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import jinja2
 import numpy as np
-from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from nextlong.arrays import Bools, Ints
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.text import Json
 
@@ -94,7 +94,7 @@ def _parsed(line: bytes, *, where: str) -> Conversation:
 
 def render(
     conversation: Conversation, tokenizer: PreTrainedTokenizerBase
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+) -> tuple[Ints, Bools]:
     """Return a conversation's ids (T,), and which are in the assistant's answers.
 
     An answer is what the template adds for it to its prompt for an answer.
@@ -181,7 +181,7 @@ def _check_appended(longer: str, text: str, conversation: Conversation) -> None:
 
 def _tokens_of(
     text: str, answers: Sequence[tuple[int, int]], tokenizer: PreTrainedTokenizerBase
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+) -> tuple[Ints, Bools]:
     """Return the ids of a text (T,), and which hold a character of an answer."""
     if not tokenizer.is_fast:
         raise TokenizerError(

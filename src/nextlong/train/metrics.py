@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from transformers import PreTrainedModel
 
+from nextlong.arrays import Doubles, Ints
 from nextlong.engine import store
 from nextlong.report import tables
 from nextlong.schemas import META, ROLES
@@ -287,9 +288,7 @@ def measure(
     return means(totals, longest=rows.row_tokens)
 
 
-def tally(
-    row: TrainingRow, losses: NDArray[np.float64], *, longest: int
-) -> NDArray[np.float64]:
+def tally(row: TrainingRow, losses: Doubles, *, longest: int) -> Doubles:
     """Return the sums of losses (T,) and the tokens of each group, (2, groups).
 
     Only the row's targets count.
@@ -316,7 +315,7 @@ def tally(
     return totals
 
 
-def _distance_groups(spans: NDArray[np.void]) -> NDArray[np.int64]:
+def _distance_groups(spans: NDArray[np.void]) -> Ints:
     """Return the group of each span by distance, (spans,), −1 of what is no meta-chunk.
 
     The distance is the tokens between a meta-chunk and the previous one of its
@@ -335,7 +334,7 @@ def _distance_groups(spans: NDArray[np.void]) -> NDArray[np.int64]:
     return groups
 
 
-def means(totals: NDArray[np.float64], *, longest: int) -> Json:
+def means(totals: Doubles, *, longest: int) -> Json:
     """Return the mean losses of added tallies, nats per token.
 
     `loss` over all tokens; by `role`, `position` and `distance` the mean loss and the

@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import transformers
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+from nextlong.arrays import Ints
 from nextlong.artifacts.results import TokenizerFiles
 from nextlong.artifacts.rows import epoch_order
 from nextlong.artifacts.variant_names import flattened
@@ -74,7 +73,7 @@ class Prepared:
         epochs = self.recipe.training.steps / self.steps_per_epoch
         return math.ceil(epochs * 100) / 100
 
-    def micro_batches(self, step: int) -> NDArray[np.int64]:
+    def micro_batches(self, step: int) -> Ints:
         """Return the row numbers of a step (from 0).
 
         They are (micro-batches, micro_batch_rows).
@@ -86,7 +85,7 @@ class Prepared:
         )
         first = step_of_epoch * self.rows_per_step
         # The order is that of the seed and the epoch, whatever was read before.
-        numbers: NDArray[np.int64] = order[first : first + self.rows_per_step]
+        numbers: Ints = order[first : first + self.rows_per_step]
         return numbers.reshape(-1, self.recipe.training.micro_batch_rows)
 
     def notes(self) -> list[str]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nextlong.arrays import Bools, Ints
 from nextlong.artifacts.rows import original_lengths
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.text import counted
@@ -46,10 +47,10 @@ class SourceRow(NamedTuple):
     is_target: which tokens (T,) are to be predicted; None: all
     """
 
-    ids: NDArray[np.int64]
-    lengths: NDArray[np.int64]
+    ids: Ints
+    lengths: Ints
     spans: NDArray[np.void] | None = None
-    is_target: NDArray[np.bool_] | None = None
+    is_target: Bools | None = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class TrainingRows:
             spans=source.spans,
         )
 
-    def _check_vocabulary(self, row: int, ids: NDArray[np.int64]) -> None:
+    def _check_vocabulary(self, row: int, ids: Ints) -> None:
         """Raise TokenizerError if a row holds an id that the model does not know."""
         highest = int(ids.max())
         if self.vocabulary is not None and highest >= self.vocabulary:

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerBase
 
+from nextlong.arrays import Bools, Ints
 from nextlong.artifacts.rows import SPANS
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
@@ -48,9 +49,7 @@ def rows_of(
     return _parquet_rows(data, split=split)
 
 
-def _is_on_side(
-    numbers: NDArray[np.int64], data: Data, *, split: str
-) -> NDArray[np.bool_]:
+def _is_on_side(numbers: Ints, data: Data, *, split: str) -> Bools:
     """Return which of the numbered rows or conversations are on a side of the split.
 
     They are sampled by keyed hash.
@@ -58,7 +57,7 @@ def _is_on_side(
     keys = keyed_hash(
         numbers.astype(np.uint64), seed=data.split_seed, stage="validation"
     )
-    is_held_out: NDArray[np.bool_] = keys < threshold_for(data.validation)
+    is_held_out: Bools = keys < threshold_for(data.validation)
     return is_held_out if split == "validation" else ~is_held_out
 
 
@@ -112,7 +111,7 @@ class _ParquetRow(NamedTuple):
     path: Path
     group: int
     number: int
-    lengths: NDArray[np.int64]
+    lengths: Ints
 
     @property
     def where(self) -> str:
@@ -223,9 +222,7 @@ def _source_row(table: pa.Table, row: _ParquetRow) -> SourceRow:
     )
 
 
-def _targets_in(
-    table: pa.Table, row: _ParquetRow, *, ids: NDArray[np.int64]
-) -> NDArray[np.bool_] | None:
+def _targets_in(table: pa.Table, row: _ParquetRow, *, ids: Ints) -> Bools | None:
     """Return which tokens (T,) of a row are to be predicted; None: all.
 
     Padding at the end needs no attention mask: causal attention never reads it. Raises
@@ -262,7 +259,7 @@ def _targets_in(
 
 def _values_per_id(
     table: pa.Table, row: _ParquetRow, name: str, *, tokens: int
-) -> NDArray[np.int64] | None:
+) -> Ints | None:
     """Return a row of a column with a value for each of its ids; None without it."""
     if name not in table.column_names:
         return None
@@ -273,12 +270,12 @@ def _values_per_id(
             problem=f"it needs a value of {name} for each of its {tokens:,} ids",
             fix=_PARQUET_FIX,
         )
-    numbers: NDArray[np.int64] = values.cast(pa.int64()).to_numpy()
+    numbers: Ints = values.cast(pa.int64()).to_numpy()
     return numbers
 
 
 def _spans_of(
-    row_spans: Sequence[Mapping[str, Any]], lengths: NDArray[np.int64]
+    row_spans: Sequence[Mapping[str, Any]], lengths: Ints
 ) -> NDArray[np.void]:
     """Return the SPANS of an exported row.
 
@@ -422,7 +419,7 @@ def _chat_rows(
             problem="it needs a chat template, and the model's tokenizer has none",
             fix="use a model that has one",
         )
-    rows: list[list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = [[]]
+    rows: list[list[tuple[Ints, Bools]]] = [[]]
     free_tokens = data.pack
     dropped = 0
     fingerprint = hashlib.blake2b(digest_size=8)

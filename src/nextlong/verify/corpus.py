@@ -26,8 +26,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray, Bools, Hashes, UInt32s
 from nextlong.artifacts import corpus_files
 from nextlong.schemas import BOS, EOS, SEPARATOR, pack_ids
 from nextlong.verify.outcome import (
@@ -48,16 +48,13 @@ _LOSSY_CHUNKS = 512
 # The two libraries classify these differently: only the reference decides.
 _DOUBTFUL = "\u017f\u212a\u180e"
 
-_Bools = NDArray[np.bool_]
-_Hashes = NDArray[np.uint64]
-
 
 class _Recorded(NamedTuple):
     """What INGEST recorded about the n documents of a shard, shape (n,) each."""
 
-    hashes: _Hashes
-    compared: _Hashes  # which `ingest.dedup` compared: of the text, or normalized
-    chars: NDArray[Any]
+    hashes: Hashes
+    compared: Hashes  # which `ingest.dedup` compared: of the text, or normalized
+    chars: AnyArray
     is_normalized: bool
 
 
@@ -147,7 +144,7 @@ def _document_problems(
 def _chunk_problems(
     run: StoredRun,
     shard: int,
-    table: Mapping[str, NDArray[Any]],
+    table: Mapping[str, AnyArray],
 ) -> Iterator[str]:
     """Yield problems of the CHUNKS of a shard, apart from texts.
 
@@ -183,7 +180,7 @@ def _chunk_problems(
 
 
 def _rows(
-    table: Mapping[str, NDArray[Any]], names: Iterable[str]
+    table: Mapping[str, AnyArray], names: Iterable[str]
 ) -> Iterator[tuple[Any, ...]]:
     """Return an iterator over the rows of some columns of a table."""
     return zip(*(table[name].tolist() for name in names), strict=True)
@@ -421,7 +418,7 @@ class _ChunkBatch(NamedTuple):
     rows: Ids  # (n,)
     texts: list[str]
     begins: list[bool]
-    ids: list[NDArray[np.uint32]]  # as stored
+    ids: list[UInt32s]  # as stored
 
 
 def check_tokens(run: StoredRun) -> list[CheckOutcome]:
@@ -469,7 +466,7 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
     return [ids, texts]
 
 
-def _chars_of(run: StoredRun, used: list[_Bools]) -> int:
+def _chars_of(run: StoredRun, used: list[Bools]) -> int:
     """Return the characters of the used chunks of all shards."""
     chars = 0
     for shard, is_used in enumerate(used):
@@ -512,7 +509,7 @@ def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_ChunkBatch]:
             )
 
 
-def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
+def _suspects(run: StoredRun, used: list[Bools]) -> list[Bools] | None:
     """Return for each shard the used chunks whose stored ids fastokens disputes.
 
     None if it does not support the tokenizer.
@@ -536,7 +533,7 @@ def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
 def _is_disputed(
     fast: Any,
     texts: list[str],
-    stored_ids: list[NDArray[np.uint32]],
+    stored_ids: list[UInt32s],
 ) -> list[bool]:
     """Return for each chunk whether fastokens gives other ids than the stored ones.
 

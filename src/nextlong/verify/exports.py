@@ -20,8 +20,8 @@ from itertools import accumulate, chain, pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray, Bools, Int32s, Ints, UInt32s
 from nextlong.errors import PluginError
 from nextlong.export.formats.base import UNREADABLE, Format, format_of
 from nextlong.plugins import FORMATS
@@ -300,7 +300,7 @@ class _Expected:
         begins = [False] * len(special)
         special_texts = run.reference.texts([*special.values()], begins)
         self._special_texts = dict(zip(special, special_texts, strict=True))
-        self._ids: dict[int, NDArray[np.uint32]] = {}  # of each chunk
+        self._ids: dict[int, UInt32s] = {}  # of each chunk
         for shard, rows in run.by_shard(chunks):
             shard_chunks = pack_ids(shard, rows).tolist()
             shard_ids = run.token_ids(shard, rows)
@@ -366,7 +366,7 @@ class _Expected:
         span = [*sequence.key_spans, *chunk_spans][0]
         return self._sources.get(int(sequence.doc[span]), "")
 
-    def _input_ids(self, sequence: ResolvedSequence) -> NDArray[np.int32]:
+    def _input_ids(self, sequence: ResolvedSequence) -> Int32s:
         special = self._run.special_ids
         columns = (sequence.chunk, sequence.role, sequence.lengths)
         spans = zip(*(column.tolist() for column in columns), strict=True)
@@ -391,7 +391,7 @@ class _Expected:
         self,
         sequences: Sequence[ResolvedSequence],
         firsts: list[int],
-        positions: NDArray[np.int64],
+        positions: Ints,
     ) -> dict[str, list[Any]]:
         """Return the span fields of a row, sequence after sequence."""
         fields: defaultdict[str, list[Any]] = defaultdict(list)
@@ -401,7 +401,7 @@ class _Expected:
         return dict(fields)
 
     def _spans(
-        self, sequence: ResolvedSequence, positions: NDArray[np.int64]
+        self, sequence: ResolvedSequence, positions: Ints
     ) -> dict[str, list[Any]]:
         """Return the span fields of a sequence.
 
@@ -476,7 +476,7 @@ def _problems(row: _Row, true: _Row) -> Iterator[str]:
             yield f"{name} is {value!r}, expected {expected!r}"
 
 
-def _array_problems(name: str, value: Any, expected: NDArray[Any]) -> Iterator[str]:
+def _array_problems(name: str, value: Any, expected: AnyArray) -> Iterator[str]:
     if len(value) != len(expected):
         unit = "ids" if name == "input_ids" else name
         yield f"{len(value):,} {unit}, expected {len(expected):,}"
@@ -523,7 +523,7 @@ class _SplitRows:
     Row i has the sequences index[offsets[i]:offsets[i + 1]], in this order.
     """
 
-    index: NDArray[Any]
+    index: AnyArray
     offsets: Ids
 
     @property
@@ -616,7 +616,7 @@ class _Truth:
             path = run.files("ingest", ".hashes.npy")[shard]
             self.keys[in_shard] = np.load(path, mmap_mode="r")[doc_rows]
 
-    def numbers(self, index: NDArray[Any]) -> Ids:
+    def numbers(self, index: AnyArray) -> Ids:
         """Return the sequence of the data set that each index row refers to, (n,).
 
         -1 if there is none.
@@ -786,7 +786,7 @@ def _check_apart(
 def _first_withheld(
     run: StoredRun,
     chunks: Ids,
-    withheld: list[NDArray[np.bool_]],
+    withheld: list[Bools],
 ) -> str:
     """Return the name of the first of some chunks that is withheld; "" if none is."""
     for shard, rows in run.by_shard(chunks):

@@ -22,13 +22,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray, Bools, Hashes
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.outcome import CheckOutcome, chunk_name
 from nextlong.verify.run_files import Ids, ResolvedSequence, StoredRun
 from nextlong.verify.sequences import Tokenized, texts_of_cuts
 
-_Numbers = NDArray[np.uint64]
-_Bools = NDArray[np.bool_]
+_Numbers = Hashes
 
 _MIN_WORDS: Final = 10  # shorter texts are compared as a whole
 _PASSAGE_WORDS: Final = 100
@@ -317,11 +317,11 @@ class _Runs:
         )
 
     @cached_property
-    def is_shared(self) -> _Bools:
+    def is_shared(self) -> Bools:
         """Whether another text has the run, too; (r,)."""
         return np.diff(self.firsts)[self.group_of] > 1
 
-    def texts_with_runs_of(self, text: int) -> _Bools:
+    def texts_with_runs_of(self, text: int) -> Bools:
         """Return which texts have each run of a text, shape (its runs, n).
 
         Only runs that another text has are looked up.
@@ -427,13 +427,13 @@ def _repeats_by_weight(
                 yield a, b, f"has {share} in common with"
 
 
-def _sums_by_text(runs: _Runs, values: NDArray[Any]) -> Ids:
+def _sums_by_text(runs: _Runs, values: AnyArray) -> Ids:
     """Return the sum of the values, shape (r,), of each text, shape (n,)."""
     sums = np.bincount(runs.text_of, weights=values, minlength=runs.text_count)
     return sums.astype(np.int64)
 
 
-def _begins(ordered: NDArray[Any]) -> _Bools:
+def _begins(ordered: AnyArray) -> Bools:
     """Return whether each element differs from the one before it, shape (n,).
 
     The first counts as different.
@@ -441,7 +441,7 @@ def _begins(ordered: NDArray[Any]) -> _Bools:
     return np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
 
 
-def _of_three(values: NDArray[Any], combine: np.ufunc) -> NDArray[Any]:
+def _of_three(values: AnyArray, combine: np.ufunc) -> AnyArray:
     """Combine the values of each run and the two runs after it.
 
     The last two values have no two runs after them.

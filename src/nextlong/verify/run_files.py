@@ -22,9 +22,18 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import (
+    AnyArray,
+    Bools,
+    Floats,
+    Hashes,
+    Int8s,
+    Int32s,
+    Ints,
+    UInt32s,
+)
 from nextlong.artifacts import corpus_files, variant_records
 from nextlong.recipe.keys import NEGATIVES, NegativeChoice
 from nextlong.schemas import (
@@ -47,8 +56,8 @@ from nextlong.verify.reference import Reference
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-Ids = NDArray[np.int64]
-_Columns = dict[str, NDArray[Any]]
+Ids = Ints
+_Columns = dict[str, AnyArray]
 
 UNKNOWN: Final = NO_CHUNK  # for missing values
 _BLOCK_TOKENS: Final = 1 << 22  # of sequences that are resolved at a time
@@ -124,11 +133,11 @@ class StoredSequence:
     method: str
     layout: str
     chunk: Ids
-    role: NDArray[np.int8]
-    group: NDArray[np.int32]
-    start: NDArray[np.int32]
-    end: NDArray[np.int32]
-    score: NDArray[np.float32]
+    role: Int8s
+    group: Int32s
+    start: Int32s
+    end: Int32s
+    score: Floats
 
     @property
     def key_spans(self) -> Ids:
@@ -149,18 +158,18 @@ class ResolvedSequence(StoredSequence):
     char_start: Ids
     char_end: Ids
     tokens: Ids  # of the whole chunk
-    open_ended: NDArray[np.bool_]  # the chunk does not end in a newline
+    open_ended: Bools  # the chunk does not end in a newline
 
     @cached_property
-    def lengths(self) -> NDArray[np.int32]:
+    def lengths(self) -> Int32s:
         return self.end - self.start
 
     @cached_property
-    def is_chunk(self) -> NDArray[np.bool_]:
+    def is_chunk(self) -> Bools:
         return np.isin(self.role, (META, NEGATIVE, DOCUMENT, TASK))
 
     @cached_property
-    def is_truncated(self) -> NDArray[np.bool_]:
+    def is_truncated(self) -> Bools:
         """The spans that hold only the beginning of a chunk."""
         return self.is_chunk & (self.lengths < self.tokens)
 
@@ -319,7 +328,7 @@ class StoredRun:
         is_extended = self.layout == schemas.Layout.EXTENDED
         return is_extended and self.setting("compose", "fit") == "exact"
 
-    def is_embedded(self, shard: int) -> NDArray[np.bool_]:
+    def is_embedded(self, shard: int) -> Bools:
         """Return whether each chunk of a shard was embedded.
 
         With a shortlist, only marked ones are.
@@ -451,16 +460,16 @@ class StoredRun:
         rows_by_shard, _ = corpus_files.by_shard(ids[self._has_shard(ids)])
         return rows_by_shard
 
-    def _has_shard(self, ids: Ids) -> NDArray[np.bool_]:
+    def _has_shard(self, ids: Ids) -> Bools:
         return (ids >= 0) & (ids >> SHARD_BITS < len(self.text_shards))
 
-    def vectors_of(self, ids: Ids) -> NDArray[np.float32]:
+    def vectors_of(self, ids: Ids) -> Floats:
         """Return the stored vectors, shape (n, dimensions), of existing chunk ids."""
         if not len(ids):
             return np.empty((0, 0), np.float32)
         return corpus_files.vectors(ids, self.files("embed", ".vectors.npy"))
 
-    def content_hashes(self, shard: int) -> NDArray[np.uint64]:
+    def content_hashes(self, shard: int) -> Hashes:
         """Return the content hash of each document of a shard, memory-mapped.
 
         Keep no more than one: there may be more shards than allowed open files.
@@ -473,7 +482,7 @@ class StoredRun:
             "compose", ".hashes.npy"
         )
 
-    def token_shard(self, shard: int) -> tuple[Ids, Ids, NDArray[np.uint32]]:
+    def token_shard(self, shard: int) -> tuple[Ids, Ids, UInt32s]:
         """Return rows (n,), offsets (n + 1,) and ids of a shard's TOKENS.
 
         The arrays are memory-mapped.
@@ -481,7 +490,7 @@ class StoredRun:
         rows, offsets, ids = map(corpus_files.opened, self._token_files[shard])
         return rows, offsets, ids
 
-    def token_ids(self, shard: int, rows: Ids) -> list[NDArray[np.uint32]]:
+    def token_ids(self, shard: int, rows: Ids) -> list[UInt32s]:
         """Return the stored ids of each of these chunk rows, which must have tokens."""
         tokenized_rows, offsets, ids = self.token_shard(shard)
         indices = np.searchsorted(tokenized_rows, rows)
@@ -646,9 +655,7 @@ class StoredRun:
             columns["tokens"][spans[has_tokens]] = counts
         return columns
 
-    def used_rows(
-        self, selected: NDArray[np.bool_] | None = None
-    ) -> list[NDArray[np.bool_]]:
+    def used_rows(self, selected: Bools | None = None) -> list[Bools]:
         """Return for each shard which chunk rows are used by sequences.
 
         By the `selected` ones, shape (sequences,), or by any.

@@ -22,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import recipe
+from nextlong.arrays import Bools, Doubles, Floats
 from nextlong.errors import NextlongError
 from nextlong.plugins import METHODS
 from nextlong.recipe.keys import NEGATIVES
@@ -52,8 +53,7 @@ _BEFORE = "the previous document"
 _FOUND_FOR = "their parent in the tree"
 _EARLIER = "an earlier document of the sequence"
 
-_Bools = NDArray[np.bool_]
-_Vectors = NDArray[np.float32]
+_Vectors = Floats
 
 
 def check_vectors(run: StoredRun) -> list[CheckOutcome]:
@@ -83,7 +83,7 @@ def check_vectors(run: StoredRun) -> list[CheckOutcome]:
 def _length_problems(
     shard: int,
     stored: NDArray[np.float16],
-    is_embedded: _Bools,
+    is_embedded: Bools,
 ) -> Iterator[str]:
     """Yield missing or extra vectors of a shard, and those of another length."""
     if len(stored) != len(is_embedded):
@@ -139,7 +139,7 @@ class _MetaChunk(NamedTuple):
     span: int
     chunk: int
 
-    def owns(self, ids: Ids) -> _Bools:
+    def owns(self, ids: Ids) -> Bools:
         """Return which chunks belong to the meta-document, shape (n,)."""
         is_after_first = ids >= self.sequence.doc_first[self.span]
         is_before_stop = ids < self.sequence.doc_stop[self.span]
@@ -608,8 +608,8 @@ def _score_problems(
 def _cosines_to(
     scored_to: str,
     vectors_ND: _Vectors,
-    scores: NDArray[np.float32],
-) -> NDArray[np.float32]:
+    scores: Floats,
+) -> Floats:
     """Return the cosine of each document to the one that its score refers to; (n,).
 
     Of several possible ones, the closest to the score.
@@ -619,13 +619,13 @@ def _cosines_to(
         is_earlier = np.tri(len(vectors_ND), k=-1, dtype=bool)
         cosines_NN = np.where(is_earlier, vectors_ND @ vectors_ND.T, np.inf)
         closest = np.abs(cosines_NN - scores[:, None]).argmin(axis=1)
-        true: NDArray[np.float32] = cosines_NN[np.arange(len(scores)), closest]
+        true: Floats = cosines_NN[np.arange(len(scores)), closest]
         return true
     others = vectors_ND[:1]
     if scored_to == _BEFORE:
         others = np.concatenate([vectors_ND[:1], vectors_ND[:-1]])
     others_ND = np.broadcast_to(others, vectors_ND.shape)
-    cosines: NDArray[np.float32] = np.einsum("nd,nd->n", vectors_ND, others_ND)
+    cosines: Floats = np.einsum("nd,nd->n", vectors_ND, others_ND)
     return cosines
 
 
@@ -652,7 +652,7 @@ def _check_partitions(run: StoredRun) -> list[CheckOutcome]:
     return [outcome]
 
 
-def _partitions_of_clusters(run: StoredRun, centres_CD: NDArray[np.float64]) -> Ids:
+def _partitions_of_clusters(run: StoredRun, centres_CD: Doubles) -> Ids:
     """Return the partition of each cluster, shape (clusters,).
 
     The clusters are ordered so that each is followed by its nearest remaining one. This

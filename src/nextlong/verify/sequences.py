@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.arrays import Bools
 from nextlong.schemas import (
     BOS,
     DOCUMENT,
@@ -69,7 +70,7 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
     return outcomes + _check_across(run)
 
 
-def _spans_where(is_wanted: NDArray[np.bool_]) -> list[int]:
+def _spans_where(is_wanted: Bools) -> list[int]:
     """Return the indices at which an array of shape (spans,) is true."""
     indices: list[int] = np.flatnonzero(is_wanted).tolist()
     return indices
@@ -138,7 +139,7 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
         yield from _missing_separators(sequence, final)
 
 
-def _wants_separator(sequence: ResolvedSequence) -> NDArray[np.bool_]:
+def _wants_separator(sequence: ResolvedSequence) -> Bools:
     """Return which spans need a separator after them if they are not cut, (spans,).
 
     Those are the chunks that do not end in a newline, except where the next chunk of
@@ -452,7 +453,7 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
 
     # By shard: whether a sequence is made of each document, and the uses of each chunk
     # as a negative.
-    is_taken: list[NDArray[np.bool_]] = []
+    is_taken: list[Bools] = []
     uses: list[NDArray[np.uint16]] = []
     for shard in range(len(run.text_shards)):
         is_taken.append(np.zeros(len(run.content_hashes(shard)), np.bool_))
@@ -486,7 +487,7 @@ def _check_across(run: StoredRun) -> list[CheckOutcome]:
 def _documents_taken_twice(
     run: StoredRun,
     sequence: ResolvedSequence,
-    is_taken: list[NDArray[np.bool_]],
+    is_taken: list[Bools],
 ) -> Iterator[str]:
     """Yield documents of an earlier sequence, and mark those of this one as taken.
 

@@ -21,8 +21,8 @@ from itertools import islice
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Floats
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import HAYSTACK, DataFiles
 from nextlong.evaluate.engines import HuggingFaceModel
@@ -44,7 +44,7 @@ _VALUE: Final = re.compile(r'(?:": "| is: )([\w-]+)')
 
 def token_losses(
     model: HuggingFaceModel, context: Sequence[int], ids: Sequence[int]
-) -> NDArray[np.float32]:
+) -> Floats:
     """Return the loss, in nats, of each of `ids` after a context, shape (len(ids),).
 
     The context is kept: another call with the same one reads `ids` alone.

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Doubles, Floats, Ints
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.data import HAYSTACK
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torch.nn import Module
     from transformers import DynamicCache
 
-_Ids = NDArray[np.int64]
+_Ids = Ints
 _SEQUENCES: Final = 20
 # Bins double from 64 tokens on, since effects of distance are seen on a logarithmic
 # scale.
@@ -250,7 +250,7 @@ def read_losses(
     cache: DynamicCache,
     *,
     following: int | None = None,
-) -> NDArray[np.float32]:
+) -> Floats:
     """Read ids after a cache and return the loss of the token after each.
 
     That is the next id, or `following` after the last (without it the loss is 0).
@@ -281,7 +281,7 @@ def _behind_others(
     ids: _Ids,
     chunks: Sequence[tuple[int, int]],
     stand_in: _Ids | None,
-) -> Iterator[NDArray[np.float32]]:
+) -> Iterator[Floats]:
     """Yield each meta-chunk's token losses after everything before it.
 
     Earlier meta-chunks are replaced by the ids of `stand_in`, shape (tokens,), in their
@@ -383,7 +383,7 @@ def _context_tokens(
     return first, last
 
 
-def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
+def _attention_of(model: HuggingFaceModel, ids: list[int]) -> Floats:
     """Return the attention of the last of `ids`, the mean of all heads.
 
     The shape is (layers, tokens).
@@ -391,7 +391,7 @@ def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32
     torch = required("torch")
     transformers = required("transformers")
     masks = required("transformers.masking_utils")
-    by_layer: dict[int, NDArray[np.float32]] = {}
+    by_layer: dict[int, Floats] = {}
 
     def attention(
         module: Module,
@@ -443,9 +443,7 @@ def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32
     return np.stack([by_layer[layer] for layer in sorted(by_layer)])
 
 
-def _shares(
-    weights: NDArray[np.float32], first: int, last: int
-) -> dict[str, NDArray[np.float64]]:
+def _shares(weights: Floats, first: int, last: int) -> dict[str, Doubles]:
     """Return the shares by layer, shape (layers,), of the first and last third.
 
     Over the whole prompt; over it without its first tokens, where models rest their
@@ -458,7 +456,7 @@ def _shares(
         "context": weights[:, first:last],
         "whole_without_sink": weights[:, _SINK:],
     }
-    share_of: dict[str, NDArray[np.float64]] = {}
+    share_of: dict[str, Doubles] = {}
     for name, part in parts.items():
         tokens = part.shape[1]
         third = tokens // 3

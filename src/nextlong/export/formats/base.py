@@ -29,9 +29,9 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import zstandard
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Int32s, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.blocks import Resolved, Wanted
 from nextlong.artifacts.results import ShardResult
@@ -94,8 +94,8 @@ class RowSizes(NamedTuple):
     They are tokens, documents and domain.
     """
 
-    tokens: NDArray[np.int64]
-    documents: NDArray[np.int64]
+    tokens: Ints
+    documents: Ints
     domains: Sequence[str]
 
 
@@ -216,7 +216,7 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
     return pa.table({name: _column(name, block, occupied) for name in columns})
 
 
-def _padded(block: Resolved, padded: NDArray[np.int64], *, padding: int) -> Resolved:
+def _padded(block: Resolved, padded: Ints, *, padding: int) -> Resolved:
     """Return a block whose documents have `padded` tokens, (D,).
 
     Spans move with them.
@@ -285,7 +285,7 @@ def span_columns(block: Resolved) -> list[pa.Array]:
     return columns
 
 
-def _labels(block: Resolved, occupied: NDArray[np.int32]) -> NDArray[np.int32]:
+def _labels(block: Resolved, occupied: Int32s) -> Int32s:
     """Return the ids, (S,), with -100 at padding and at first tokens of documents.
 
     The first token of a document has no context.
@@ -315,7 +315,7 @@ _TYPES: Final[Mapping[str, pa.DataType]] = {
 COLUMNS: Final = tuple(_TYPES)[:7]  # of formats with all data
 
 
-def _column(name: str, block: Resolved, occupied: NDArray[np.int32]) -> pa.Array:
+def _column(name: str, block: Resolved, occupied: Int32s) -> pa.Array:
     """Return a column of a block.
 
     `occupied`, (D,), has the tokens of each document including padding.

@@ -23,9 +23,9 @@ from typing import Any, Final
 
 import numpy as np
 import zstandard
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
+from nextlong.arrays import UInt32s
 from nextlong.artifacts.blocks import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
@@ -241,7 +241,7 @@ def _row_of(sample: memoryview) -> Mapping[str, Any]:
     }
 
 
-def _array(value: memoryview) -> NDArray[np.uint32]:
+def _array(value: memoryview) -> UInt32s:
     """Return an array of uint32 from its bytes.
 
     They begin with its shape, as `_shape` writes it.

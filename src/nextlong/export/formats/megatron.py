@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Int32s
 from nextlong.artifacts.blocks import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.export.formats.base import Format, LoadingCode, Options, check_index
@@ -52,7 +52,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
     eod = None if eod_token is None else options.token_id(eod_token)
     dtype = np.dtype(np.uint16 if options.vocab_size < _UINT16_VOCABULARY else np.int32)
     count = 0
-    lengths_of_blocks: list[Future[NDArray[np.int32]]] = []
+    lengths_of_blocks: list[Future[Int32s]] = []
     # There is often only one shard, so its ids are written to disk while the next block
     # is resolved.
     with Path(f"{out}.bin").open("wb") as file, ThreadPoolExecutor(1) as disk:
@@ -70,7 +70,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
 
 def _write_ids(
     file: BinaryIO, block: Resolved, *, dtype: np.dtype[Any], eod: int | None
-) -> NDArray[np.int32]:
+) -> Int32s:
     """Write the ids of a block.
 
     The lengths of its documents in the file, (D,), are returned.
@@ -92,7 +92,7 @@ def _write_ids(
     return block.document_lengths + lacks_eod.astype(np.int32)
 
 
-def _write_index(path: Path, lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> None:
+def _write_index(path: Path, lengths: Int32s, dtype: np.dtype[Any]) -> None:
     """Write the `.idx` file of documents of these lengths, (D,)."""
     ends = np.cumsum(lengths, dtype=np.int64)
     byte_offsets = (ends - lengths) * dtype.itemsize
@@ -149,7 +149,7 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
             yield {"input_ids": ids[start:end]}
 
 
-def _read_index(path: Path) -> tuple[NDArray[np.int32], np.dtype[Any]]:
+def _read_index(path: Path) -> tuple[Int32s, np.dtype[Any]]:
     """Return the lengths of the documents of an `.idx` file, (D,), and the type of ids.
 
     Raises ValueError where it is not as this module writes it.

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray
 from nextlong.artifacts.blocks import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
@@ -87,7 +87,7 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
             previous_end = end
 
 
-def _ids_of(path: Path, tokens: int) -> NDArray[Any]:
+def _ids_of(path: Path, tokens: int) -> AnyArray:
     """Return the ids of an array without a header, whose size tells their type."""
     size = path.stat().st_size
     if not tokens and not size:
@@ -98,7 +98,7 @@ def _ids_of(path: Path, tokens: int) -> NDArray[Any]:
             f"{path.name} does not have 2 or 4 bytes for each of the {tokens:,} tokens "
             "of its offsets"
         )
-    ids: NDArray[Any] = np.fromfile(path, f"<u{width}")
+    ids: AnyArray = np.fromfile(path, f"<u{width}")
     return ids
 
 

@@ -20,9 +20,9 @@ from typing import Any, Final
 
 import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Int8s, Ints
 from nextlong.artifacts.blocks import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
@@ -104,14 +104,14 @@ def _task(block: Resolved, row: int) -> Json:
     }
 
 
-def _own_spans(roles: NDArray[np.int8]) -> NDArray[np.int64]:
+def _own_spans(roles: Int8s) -> Ints:
     """Return the spans of meta-chunks; without any, those of documents."""
     metas = np.flatnonzero(roles == schemas.META)
     return metas if len(metas) else np.flatnonzero(roles == schemas.DOCUMENT)
 
 
 def _hidden_spans(
-    roles: NDArray[np.int8], sequence_id: str, rng: np.random.Generator
+    roles: Int8s, sequence_id: str, rng: np.random.Generator
 ) -> list[int]:
     """Return the spans to hide, in order: at most every second chunk, not the first."""
     own = _own_spans(roles)
@@ -146,7 +146,7 @@ def _distractors(
 
 
 def _shown_chunks(
-    chunk_ids: NDArray[np.int64], roles: NDArray[np.int8], hidden: Sequence[int]
+    chunk_ids: Ints, roles: Int8s, hidden: Sequence[int]
 ) -> list[int | None]:
     """Return the own chunks in order, None for each missing one."""
     shown: list[int | None] = []

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Doubles, Ints
 from nextlong.checks import Corpus
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.long_documents import LONG_CHARS
@@ -43,9 +43,9 @@ class CorpusSample:
     size: Amounts
     is_whole: bool
     looked_at: list[str]
-    stands_for: NDArray[np.float64]
-    chars: NDArray[np.int64]
-    chunks: NDArray[np.int64]
+    stands_for: Doubles
+    chars: Ints
+    chunks: Ints
     rejects: Mapping[RejectKind, float]
 
     def drawn(self, chars: int) -> list[str]:
@@ -77,9 +77,7 @@ class CorpusSample:
         tight = float(self.stands_for[is_tight].sum())
         return long, tight
 
-    def _gap_chars(
-        self, recipe: Recipe, *, chars_per_token: float
-    ) -> NDArray[np.float64]:
+    def _gap_chars(self, recipe: Recipe, *, chars_per_token: float) -> Doubles:
         """Return the characters of negatives that each document needs at least."""
         if not has_gaps(recipe.compose):
             return np.zeros(len(self.chars))
@@ -92,7 +90,7 @@ class CorpusSample:
             gap = MIN_GAP_CHUNKS * chunk_chars
         else:
             gap = min_gap_tokens * chars_per_token
-        gap_chars: NDArray[np.float64]
+        gap_chars: Doubles
         gap_chars = (self.chunks - 1) * max(gap, chunk_chars) + gap
         return gap_chars
 
@@ -159,7 +157,7 @@ def sample(recipe: Recipe, corpus: Corpus) -> CorpusSample:
 
 
 def _read_amounts(
-    looks: Sequence[Look], kept_share: NDArray[np.float64] | Sequence[float]
+    looks: Sequence[Look], kept_share: Doubles | Sequence[float]
 ) -> Amounts:
     """Return the amounts that are read, and how many documents are kept of them."""
     text_bytes = 0.0

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
+from nextlong.arrays import Floats
 from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine import store
@@ -46,13 +46,13 @@ class LoadedEncoder(Protocol):
     def dimensions(self) -> int:
         """Width of the vectors."""
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str]) -> Floats:
         """Return the vectors of the texts, (n, dimensions), each of unit length."""
 
 
 def unit_or_drawn(
-    vectors: NDArray[np.float32], texts: Sequence[str], *, min_length: float
-) -> NDArray[np.float32]:
+    vectors: Floats, texts: Sequence[str], *, min_length: float
+) -> Floats:
     """Scale vectors to unit length in place.
 
     One shorter than `min_length` becomes a random direction, by the hash of its text.
@@ -193,13 +193,13 @@ class EncoderKind(ABC):
         return None
 
 
-def unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+def unit_rows(vectors: Floats) -> Floats:
     """Return vectors scaled to unit length.
 
     A zero vector stays zero, so that the step can report its chunk.
     """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-    unit: NDArray[np.float32] = vectors / np.maximum(lengths, 1e-12)
+    unit: Floats = vectors / np.maximum(lengths, 1e-12)
     return unit
 
 

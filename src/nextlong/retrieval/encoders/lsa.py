@@ -23,10 +23,10 @@ import numpy as np
 import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
+from nextlong.arrays import Bools, Floats, Int32s, Ints, UInt32s
 from nextlong.artifacts.corpus_files import (
     CorpusFiles,
     count_chunks,
@@ -102,8 +102,8 @@ class Lsa:
     def __init__(
         self,
         terms: Sequence[str],
-        idf: NDArray[np.float32],
-        components: NDArray[np.float32],
+        idf: Floats,
+        components: Floats,
     ) -> None:
         self.terms = terms
         self.idf = idf
@@ -113,7 +113,7 @@ class Lsa:
         self._terms = _encoded(terms, "utf-32-le")
         self._ascii_terms = _encoded(terms, "utf-8")
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str]) -> Floats:
         """Return unit vectors, shape (n, dimensions).
 
         A text without known terms gets a random direction of its own.
@@ -179,7 +179,7 @@ def _encoded(terms: Sequence[str], encoding: str) -> Any:
     return pa.array([term.encode(encoding) for term in terms], pa.large_binary())
 
 
-def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int) -> Any:
+def _count(columns: Int32s, starts: Ints, *, width: int) -> Any:
     """Return the count of each column in each text, CSR float32.
 
     The words of text i are [starts[i], starts[i + 1]).
@@ -203,7 +203,7 @@ def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int)
     return sparse.csr_matrix(entries, shape=(texts, width))
 
 
-def _weigh(counts: Any, idf: NDArray[np.float32]) -> Any:
+def _weigh(counts: Any, idf: Floats) -> Any:
     """Convert counts, in place, to (1 + ln count) · idf with rows of unit length."""
     texts = counts.shape[0]
     # From a table, because vectorized logarithms can differ in the last bit by their
@@ -220,7 +220,7 @@ def _weigh(counts: Any, idf: NDArray[np.float32]) -> Any:
     return counts
 
 
-def _components(tfidf: Any, *, dimensions: int, seed: int) -> NDArray[np.float32]:
+def _components(tfidf: Any, *, dimensions: int, seed: int) -> Floats:
     """Return the leading right singular vectors of a CSR matrix (n, terms).
 
     Shape (terms, rank), rank ≤ dimensions.
@@ -316,7 +316,7 @@ def _fit_lsa(
 
 def _distinct_words(
     texts: Sequence[str],
-) -> tuple[Any, NDArray[np.int32], NDArray[np.int64]]:
+) -> tuple[Any, Int32s, Ints]:
     """Return the distinct words of texts, UTF-32, the numbers of all words, and bounds.
 
     The words of text i are numbers[bounds[i]:bounds[i + 1]].
@@ -334,7 +334,7 @@ def _distinct_words(
     return names, numbers, np.concatenate(starts)
 
 
-def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
+def _cut_words(texts: Sequence[str]) -> tuple[Any, Ints]:
     """Split texts into lower-case words of two or more characters.
 
     Returns an Arrow array of UTF-32 bytes, and the bounds of each text.
@@ -364,7 +364,7 @@ def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     return words, np.searchsorted(firsts, bounds)
 
 
-def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
+def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, Ints]:
     """Split ASCII texts, in half the time.
 
     Returns words as bytes, single characters included, and the bounds of each text.
@@ -381,21 +381,21 @@ def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     return words, np.searchsorted(firsts, _bounds_of(texts))
 
 
-def _bounds_of(texts: Sequence[str]) -> NDArray[np.int64]:
+def _bounds_of(texts: Sequence[str]) -> Ints:
     """Return where each text begins in `"\\n".join(texts)`, and the end, (n + 1,)."""
     lengths = [len(text) + 1 for text in texts]
     return np.cumsum([0, *lengths])
 
 
-def _binary(lengths: NDArray[np.int64], values: NDArray[np.uint32] | bytes) -> Any:
+def _binary(lengths: Ints, values: UInt32s | bytes) -> Any:
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values)]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lengths), buffers)
 
 
 def _pair_unspaced(
-    codes: NDArray[np.uint32], bounds: NDArray[np.int64], unspaced: NDArray[np.int64]
-) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    codes: UInt32s, bounds: Ints, unspaced: Ints
+) -> tuple[UInt32s, Ints]:
     """Write each run abc of unspaced script as `ab bc`, separated from adjacent words.
 
     `unspaced` has the positions of its characters, ascending.
@@ -424,7 +424,7 @@ def _pair_unspaced(
 
 
 @lru_cache(maxsize=1)
-def _characters() -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+def _characters() -> tuple[UInt32s, Bools]:
     """Return the lower case of each code point, and whether its script is unspaced.
 
     The lower case of what is no part of a word is a space.

@@ -23,10 +23,10 @@ from functools import cached_property
 from typing import Annotated, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from nextlong import recipe
+from nextlong.arrays import Floats
 from nextlong.client import Client, UnansweredError
 from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
@@ -110,7 +110,7 @@ class OpenAIEncoder:
         """
         return self._options.dimensions or self.encode(["dimensions"]).shape[1]
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str]) -> Floats:
         """Return the vectors, shape (n, dimensions), at unit length.
 
         Raises EncoderError for a missing or invalid response.
@@ -146,7 +146,7 @@ class OpenAIEncoder:
             self._options.timeout_s,
         )
 
-    def _embed(self, batch: Sequence[str]) -> NDArray[np.float32]:
+    def _embed(self, batch: Sequence[str]) -> Floats:
         """Send one request and return the vectors of its texts, (texts, width).
 
         In the order of the texts.
@@ -175,9 +175,7 @@ class OpenAIEncoder:
         self._check(indices, vectors, len(batch))
         return vectors[np.argsort(indices)]
 
-    def _check(
-        self, indices: list[int], vectors: NDArray[np.float32], texts: int
-    ) -> None:
+    def _check(self, indices: list[int], vectors: Floats, texts: int) -> None:
         """Raise EncoderError unless each text has a vector of the requested width."""
         if sorted(indices) != list(range(texts)):
             raise self._error(

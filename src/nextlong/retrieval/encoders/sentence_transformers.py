@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
+from nextlong.arrays import Floats
 from nextlong.artifacts.corpus_files import CorpusFiles, count_chunks, iter_chunk_texts
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
@@ -185,7 +185,7 @@ class _SentenceTransformersEncoder:
             )
         self.model.max_seq_length = max_tokens
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str]) -> Floats:
         """Return the vectors, shape (n, dimensions), at unit length.
 
         Raises EncoderError if the model rejects the options.
@@ -214,9 +214,9 @@ class _SentenceTransformersEncoder:
         task = self._options.task
         return {} if task is None else {"task": task}
 
-    def _encode_in_turn(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def _encode_in_turn(self, texts: Sequence[str]) -> Floats:
         """Return the vectors as the library's own `encode` computes them."""
-        vectors: NDArray[np.float32] = self.model.encode(
+        vectors: Floats = self.model.encode(
             list(texts),
             batch_size=self._options.batch_size,
             prompt=self._options.prompt,
@@ -225,7 +225,7 @@ class _SentenceTransformersEncoder:
         )
         return vectors
 
-    def encode_ahead(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode_ahead(self, texts: Sequence[str]) -> Floats:
         """Return the vectors; batches are tokenized while the model computes others."""
         model = self.model
         prompt = self._options.prompt
@@ -306,11 +306,11 @@ class _TorchDevice:
             self._vectors.append(vectors.float())
         self._times.append((begin, self._now()))
 
-    def vectors(self) -> NDArray[np.float32]:
+    def vectors(self) -> Floats:
         """Return the vectors of all batches, in their order."""
         import torch
 
-        vectors: NDArray[np.float32] = torch.cat(self._vectors).cpu().numpy()
+        vectors: Floats = torch.cat(self._vectors).cpu().numpy()
         return vectors
 
     def _now(self) -> Any:
@@ -538,7 +538,7 @@ def _timed(
     encoder: _SentenceTransformersEncoder,
     texts: Sequence[str],
     clock: Callable[[], float] = time.process_time,
-) -> tuple[float, NDArray[np.float32]]:
+) -> tuple[float, Floats]:
     """Return the chunks encoded per second, and the vectors.
 
     The seconds are CPU time unless `clock` measures another time.

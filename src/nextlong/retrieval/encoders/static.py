@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
+from nextlong.arrays import Floats
 from nextlong.engine import store
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Positive, Section
@@ -84,7 +84,7 @@ class _StaticEncoder:
             ) from None
         self.dimensions = int(self._model.dim)
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str]) -> Floats:
         """Return unit vectors, shape (n, dimensions).
 
         A text without known tokens gets a random direction of its own.
@@ -119,7 +119,7 @@ class _WordLlama:
         if not np.allclose(self._pieces.means([_PROBE])[0], expected, atol=1e-5):
             raise _other_version("has a tokenizer that cuts words differently")
 
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str]) -> Floats:
         """Return unit vectors, shape (n, dimensions)."""
         return unit_or_drawn(self._pieces.means(texts), texts, min_length=_SMALLEST)
 
@@ -149,7 +149,7 @@ def _other_version(problem: str) -> EncoderError:
     )
 
 
-def _read_vectors(path: Path) -> NDArray[np.float32]:
+def _read_vectors(path: Path) -> Floats:
     """Return the only array of a safetensors file, (tokens, dimensions)."""
     content = path.read_bytes()
     # The size of the JSON header, the header, and the values.

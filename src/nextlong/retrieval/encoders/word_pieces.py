@@ -23,12 +23,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nextlong.arrays import Floats, Ints
 from nextlong.artifacts.corpus_files import runs_within
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
-
-Ints = NDArray[np.int64]
 
 # Kinds of characters: a piece is blanks and a run of letters or of marks, or one digit
 # or newline.
@@ -46,7 +45,7 @@ class WordPieces:
     `vectors` has the shape (tokens, dimensions).
     """
 
-    def __init__(self, tokenizer: Tokenizer, vectors: NDArray[np.float32]) -> None:
+    def __init__(self, tokenizer: Tokenizer, vectors: Floats) -> None:
         self._vectors = vectors
         self._whole = tokenizer
         # Called piece by piece, it takes 4 µs; a tokenizer takes 9 µs around it.
@@ -60,7 +59,7 @@ class WordPieces:
         self._sums = np.empty((_KEPT_PIECES, self._vectors.shape[1]), np.float32)
         self._counts = np.empty(_KEPT_PIECES, np.int64)
 
-    def means(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def means(self, texts: Sequence[str]) -> Floats:
         """Return the mean token vector of each text; zeros for a text without tokens.
 
         A text gives the same bits whatever texts were encoded before.
@@ -84,14 +83,14 @@ class WordPieces:
         seen = f" {text}".replace(_METASPACE, " ")
         return not text or self._crossing.search(seen) is not None
 
-    def _means_of_cut(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def _means_of_cut(self, texts: Sequence[str]) -> Floats:
         pieces, offsets = cut(texts)
         encoded = pieces.dictionary_encode()
         rows_of_distinct = self._rows_of(encoded.dictionary.to_pylist())
         rows = rows_of_distinct[encoded.indices.to_numpy()]
         sums = _sums_of_rows(self._sums, rows, offsets)
         tokens = np.add.reduceat(self._counts[rows], offsets[:-1])
-        means: NDArray[np.float32] = np.divide(sums, tokens[:, None], dtype=np.float32)
+        means: Floats = np.divide(sums, tokens[:, None], dtype=np.float32)
         return means
 
     def _rows_of(self, pieces: Sequence[bytes]) -> Ints:
@@ -129,9 +128,7 @@ class WordPieces:
             self._rows[piece] = row
 
 
-def _sums_of_rows(
-    vectors: NDArray[np.float32], rows: Ints, offsets: Ints
-) -> NDArray[np.float32]:
+def _sums_of_rows(vectors: Floats, rows: Ints, offsets: Ints) -> Floats:
     """Return the sum of vectors[rows[offsets[i]:offsets[i + 1]]] for each i.
 
     Added in the order of `rows`, so that a text always gives the same bits; 30 times
@@ -142,9 +139,7 @@ def _sums_of_rows(
 
     ones = np.ones(len(rows), np.float32)
     shape = (len(offsets) - 1, len(vectors))
-    sums: NDArray[np.float32] = (
-        sparse.csr_matrix((ones, rows, offsets), shape=shape) @ vectors
-    )
+    sums: Floats = sparse.csr_matrix((ones, rows, offsets), shape=shape) @ vectors
     return sums
 
 

@@ -19,11 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Floats, Ints
 from nextlong.artifacts.corpus_files import opened
 from nextlong.plugins import INDEXES
 
 # Of each query: ids, cosines.
-Neighbours = tuple[list[NDArray[np.int64]], list[NDArray[np.float32]]]
+Neighbours = tuple[list[Ints], list[Floats]]
 
 
 class Index(Protocol):
@@ -36,9 +37,7 @@ class Index(Protocol):
         1 for exact search.
         """
 
-    def search(
-        self, queries_QD: NDArray[np.float32], k: int, *, exclude: NDArray[np.int64]
-    ) -> Neighbours:
+    def search(self, queries_QD: Floats, k: int, *, exclude: Ints) -> Neighbours:
         """Return the ids and cosines of the `k` vectors nearest to each query, (Q, D).
 
         `exclude`, (Q, 2), has the range [first, last) of ids that a query excludes.
@@ -90,7 +89,7 @@ class VectorShards:
             return self._loaded[shard]
         return opened(self._paths[shard])
 
-    def take(self, ids: NDArray[np.int64]) -> NDArray[np.float16]:
+    def take(self, ids: Ints) -> NDArray[np.float16]:
         """Return the stored rows, shape (n, dim), of ascending ids, shape (n,)."""
         if not len(ids):
             return np.empty((0, 0), np.float16)
@@ -103,7 +102,7 @@ class VectorShards:
             pieces.append(shard[rows[first:last]])
         return np.concatenate(pieces)
 
-    def ids_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def ids_at(self, positions: Ints) -> Ints:
         """Return the ids of positions, (n,), in the concatenated searched shards."""
         ends = np.cumsum(self.rows)
         starts = ends - self.rows
@@ -111,14 +110,12 @@ class VectorShards:
         shards = np.asarray(self.numbers, np.int64)[which]
         return schemas.pack_ids(shards, positions - starts[which])
 
-    def blocks(
-        self, rows: int
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    def blocks(self, rows: int) -> Iterator[tuple[Ints, Floats]]:
         """Stream all vectors as float32 blocks, which may span shards, with their ids.
 
         A block is overwritten by the next.
         """
-        ids: list[NDArray[np.int64]] = []
+        ids: list[Ints] = []
         block_BD = np.empty((0, 0), np.float32)
         filled = 0
         for shard in self.numbers:

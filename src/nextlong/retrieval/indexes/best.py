@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
-Scores = NDArray[np.float32]
+from nextlong.arrays import Floats, Ints
+
+Ids = Ints
+Scores = Floats
 # (queries, the ids of each) → the scores of these ids.
 ExactScores = Callable[[Ids, Sequence[Ids]], list[Scores]]
 

@@ -18,13 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray
 from nextlong.engine.executor import granted_gpus
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.indexes.best import Ids, Scores
@@ -273,7 +273,7 @@ class ExactTorch(Exact):
         within = np.where(is_searched, rows, 0)
         return np.asarray(starts[which] + within, np.int64)
 
-    def _moved(self, array: NDArray[Any]) -> torch.Tensor:
+    def _moved(self, array: AnyArray) -> torch.Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         return tensor.to(self._device)
 

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray, Doubles, Floats, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.engine.step import TaskResult
 from nextlong.retrieval.indexes import kmeans
@@ -49,8 +50,8 @@ from nextlong.retrieval.indexes.exact_cpu import (
 from nextlong.retrieval.sample import read_queries
 from nextlong.rng import rng_for
 
-_Rows = NDArray[np.float32]
-_Ids = NDArray[np.int64]
+_Rows = Floats
+_Ids = Ints
 
 # Vectors to train a cluster on; FAISS warns below 39.
 _SAMPLE_PER_CLUSTER = 40
@@ -357,7 +358,7 @@ class _Part:
         self.bounds = _mapped(stem, "bounds")
 
 
-def _mapped(stem: Path, name: str) -> NDArray[Any]:
+def _mapped(stem: Path, name: str) -> AnyArray:
     return np.asarray(np.load(f"{stem}.{name}.npy", mmap_mode="r"))
 
 
@@ -538,13 +539,11 @@ class _Measured(NamedTuple):
 
     template: _Template
     rotated_queries: _Rows  # (Q, D)
-    exact: Sequence[NDArray[Any]]  # _SCORED rows of each query
-    rough: Sequence[NDArray[Any]]
+    exact: Sequence[AnyArray]  # _SCORED rows of each query
+    rough: Sequence[AnyArray]
     k: int
 
-    def recalls(
-        self, probes: int, spare: float, *, nearest: int
-    ) -> NDArray[np.float64]:
+    def recalls(self, probes: int, spare: float, *, nearest: int) -> Doubles:
         """Return the share of the `nearest` neighbours that each query finds."""
         width = _retrieved(self.k, spare)
         clusters_QP = self.template.nearest_clusters(self.rotated_queries, probes)
@@ -638,9 +637,7 @@ def _retrieved(k: int, spare: float) -> int:
     return k + math.ceil(k * spare)
 
 
-def _best_of_blocks(
-    paths: Sequence[Path], *, queries: int, k: int
-) -> list[NDArray[Any]]:
+def _best_of_blocks(paths: Sequence[Path], *, queries: int, k: int) -> list[AnyArray]:
     """Return the best `k` of each query, _SCORED rows descending by score.
 
     The files are ordered by query.

@@ -19,12 +19,12 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Floats, Ints
 from nextlong.artifacts.corpus_files import ranges
 from nextlong.rng import rng_for
 
-_Rows = NDArray[np.float32]
+_Rows = Floats
 
 # Products held at a time: 64 MB.
 _PRODUCTS = 1 << 24
@@ -46,9 +46,7 @@ _ROUNDS_PER_TURN: Final = 2
 _ROWS: Final = 4096
 
 
-def nearest_centres(
-    rows_ND: _Rows, centres_CD: _Rows, *, count: int
-) -> NDArray[np.int64]:
+def nearest_centres(rows_ND: _Rows, centres_CD: _Rows, *, count: int) -> Ints:
     """Return the numbers of the `count` nearest centres of each row, nearest first.
 
     Shape (n, min(count, centres)).
@@ -148,9 +146,7 @@ def training_products(rows: float, count: int, *, iterations: int) -> float:
     return rows * (training + refining)
 
 
-def _means(
-    sample_ND: _Rows, numbers_N: NDArray[np.int64], best_N: _Rows, *, count: int
-) -> _Rows:
+def _means(sample_ND: _Rows, numbers_N: Ints, best_N: _Rows, *, count: int) -> _Rows:
     """Return the unit mean of the vectors of each centre.
 
     A centre without vectors moves to a vector far from its own.
@@ -257,7 +253,7 @@ def _slices(rows_ND: _Rows, parts: int) -> _Rows:
     return np.ascontiguousarray(slices_NPW.swapaxes(0, 1))
 
 
-def _nearest(rows_NW: _Rows, book_VW: _Rows) -> NDArray[np.int64]:
+def _nearest(rows_NW: _Rows, book_VW: _Rows) -> Ints:
     """Return the value nearest to each row by Euclidean distance, (n,)."""
     half_squares_V = np.einsum("vw,vw->v", book_VW, book_VW) / 2
     nearest = []

@@ -19,8 +19,8 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Bools, Hashes, Ints
 from nextlong.artifacts.corpus_files import FileVersion, ranges
 from nextlong.retrieval.near_duplicates.rule import (
     PASSAGE_RUNS,
@@ -34,7 +34,6 @@ from nextlong.retrieval.near_duplicates.rule import (
     shared_runs,
 )
 from nextlong.retrieval.near_duplicates.shingles import (
-    U64,
     ComparedDocument,
     Shingles,
     ShingleStore,
@@ -47,20 +46,17 @@ _MAX_RUNS: Final = 1 << 21
 # candidates of the draft are compared by their rarest runs alone.
 _MAX_MATCHES: Final = 1 << 22
 
-_Bools = NDArray[np.bool_]
-_Ints = NDArray[np.int64]
-
 
 class KnownTexts(NamedTuple):
     """The k chunks whose pairs are known, and their texts in the order of learning."""
 
-    chunks: _Ints  # (k,) ids, ascending
-    numbers: _Ints  # (k,) of their texts
+    chunks: Ints  # (k,) ids, ascending
+    numbers: Ints  # (k,) of their texts
     texts: Texts
-    sorted_hashes: U64  # (s,) of the runs of all texts
-    positions: _Ints  # (s,) of these runs in `texts`
-    by_words: _Ints  # (n, 2) pairs that repeat each other by their share of words
-    by_passage: _Ints  # (p, 2) other pairs, with the same passage
+    sorted_hashes: Hashes  # (s,) of the runs of all texts
+    positions: Ints  # (s,) of these runs in `texts`
+    by_words: Ints  # (n, 2) pairs that repeat each other by their share of words
+    by_passage: Ints  # (p, 2) other pairs, with the same passage
 
 
 class KnownPairs:
@@ -70,7 +66,7 @@ class KnownPairs:
         self._known: KnownTexts | None = None
 
     def learn(
-        self, chunks: _Ints, shingles: ShingleStore, weights: Weights, threshold: float
+        self, chunks: Ints, shingles: ShingleStore, weights: Weights, threshold: float
     ) -> None:
         """Compare chunks, ascending ids, with each other, unless all of them are known.
 
@@ -88,7 +84,7 @@ class KnownPairs:
                     return
         self._known = _judge(chunks, shingles.of(chunks), weights, threshold)
 
-    def knows(self, chunks: _Ints) -> bool:
+    def knows(self, chunks: Ints) -> bool:
         """Return whether chunks were compared with each other."""
         if self._known is None:
             return False
@@ -106,10 +102,10 @@ class KnownCandidates(NamedTuple):
     """The k known chunks, compared with each other and with a document."""
 
     known: KnownTexts
-    by_words: _Bools  # (k,) texts that repeat the document by their words
-    by_passage: _Bools  # (k,) only by a passage
+    by_words: Bools  # (k,) texts that repeat the document by their words
+    by_passage: Bools  # (k,) only by a passage
 
-    def find(self, chunks: _Ints) -> NearDuplicates:
+    def find(self, chunks: Ints) -> NearDuplicates:
         """Return the near-duplicates among known chunks, as `find_near_duplicates`."""
         known = self.known
         numbers = known.numbers[np.searchsorted(known.chunks, chunks)]
@@ -139,7 +135,7 @@ def kept_pairs(_weights: FileVersion, _threshold: float) -> KnownPairs:
 
 
 def _judge(
-    chunks: _Ints, texts: Shingles, weights: Weights, threshold: float
+    chunks: Ints, texts: Shingles, weights: Weights, threshold: float
 ) -> KnownTexts:
     """Compare all chunks with each other."""
     compared = compare(
@@ -207,7 +203,7 @@ def _joined(known: KnownTexts, new: KnownTexts) -> KnownTexts | None:
     )
 
 
-def _matches(known: KnownTexts, new: KnownTexts) -> tuple[_Ints, _Ints] | None:
+def _matches(known: KnownTexts, new: KnownTexts) -> tuple[Ints, Ints] | None:
     """Return the positions, (m,) each, of equal runs of known and of new texts.
 
     None if there are too many.
@@ -223,8 +219,8 @@ def _matches(known: KnownTexts, new: KnownTexts) -> tuple[_Ints, _Ints] | None:
 
 
 def _repeats_of(
-    own: _Ints, other: _Ints, own_texts: Texts, other_texts: Texts
-) -> tuple[_Ints, _Ints]:
+    own: Ints, other: Ints, own_texts: Texts, other_texts: Texts
+) -> tuple[Ints, Ints]:
     """Return the pairs of an own text and another that it repeats by its words, (n, 2).
 
     And those that it does not, but with which it may share a passage. `own` and `other`
@@ -255,8 +251,8 @@ def _repeats_of(
 
 
 def _equal_short_texts(
-    of_known: _Ints, of_new: _Ints, known: KnownTexts, new: KnownTexts
-) -> _Ints:
+    of_known: Ints, of_new: Ints, known: KnownTexts, new: KnownTexts
+) -> Ints:
     """Return the pairs of a known and a new text of the same few words."""
     a = known.texts.owners[of_known]
     b = new.texts.owners[of_new]
@@ -284,7 +280,7 @@ _NO_DOCUMENT: Final = ComparedDocument(_NO_RUNS, _NO_RUNS)
 
 def _repeating_document(
     known: KnownTexts, document: ComparedDocument
-) -> tuple[_Bools, _Bools]:
+) -> tuple[Bools, Bools]:
     """Return which texts, (k,), repeat a document by words, and which by a passage.
 
     Those of the latter repeat it by a passage only.
@@ -301,7 +297,7 @@ def _repeating_document(
     sums = running(texts.words)
     weights = np.zeros(len(texts.whole), np.int64)
     weights[owners[firsts]] = covered(sums, positions, firsts)
-    by_words: _Bools = (texts.whole > 0) & (weights >= texts.needed)
+    by_words: Bools = (texts.whole > 0) & (weights >= texts.needed)
     is_short = np.diff(texts.offsets) == 1
     numbers = texts.hashes[texts.offsets[:-1][is_short]]
     by_words[is_short] = np.isin(numbers, document.wholes)
@@ -320,7 +316,7 @@ def _repeating_document(
     return by_words, by_passage
 
 
-def _has_passage(texts: Shingles, document: ComparedDocument) -> _Bools:
+def _has_passage(texts: Shingles, document: ComparedDocument) -> Bools:
     """Return which texts, (n,), have a passage of the document."""
     hashes = np.concatenate([texts.hashes, document.runs])
     offsets = np.append(texts.offsets, len(hashes))
@@ -331,14 +327,14 @@ def _has_passage(texts: Shingles, document: ComparedDocument) -> _Bools:
     return has_passage
 
 
-def _passages_among(texts: Shingles) -> _Ints:
+def _passages_among(texts: Shingles) -> Ints:
     """Return the pairs a < b of texts that share a passage, (n, 2)."""
     weighed = Texts.of(texts, _ALIKE, 1.0)
     shared = shared_runs(weighed.hashes, weighed.owners)
     return repeated_passages(weighed, shared.kinds > 0)
 
 
-def _reordered(pairs: _Ints, order: _Ints) -> _Ints:
+def _reordered(pairs: Ints, order: Ints) -> Ints:
     """Return pairs in the `order` of their texts, a < b, without those of -1."""
     a = order[pairs[:, 0]]
     b = order[pairs[:, 1]]
@@ -348,7 +344,7 @@ def _reordered(pairs: _Ints, order: _Ints) -> _Ints:
     return np.stack([np.minimum(a, b), np.maximum(a, b)], axis=1)
 
 
-def _ascending(pairs: _Ints, count: int) -> _Ints:
+def _ascending(pairs: Ints, count: int) -> Ints:
     """Return pairs of numbers below `count` in ascending order."""
     keys = pairs[:, 0] * count + pairs[:, 1]
     keys.sort()
@@ -356,14 +352,14 @@ def _ascending(pairs: _Ints, count: int) -> _Ints:
     return np.stack(rows, axis=1)
 
 
-def _distinct(pairs: _Ints) -> _Ints:
+def _distinct(pairs: Ints) -> Ints:
     """Return pairs in ascending order, each once."""
     count = int(pairs.max(initial=0)) + 1
     rows = np.divmod(np.unique(pairs[:, 0] * count + pairs[:, 1]), count)
     return np.stack(rows, axis=1)
 
 
-def _without(pairs: _Ints, others: _Ints) -> _Ints:
+def _without(pairs: Ints, others: Ints) -> Ints:
     """Return the pairs that are not among others."""
     count = int(max(pairs.max(initial=0), others.max(initial=0))) + 1
     keys = pairs[:, 0] * count + pairs[:, 1]

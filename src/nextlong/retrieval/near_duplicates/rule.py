@@ -25,16 +25,16 @@ starts of the groups of a sorted array. Pairs of texts are rows (a, b) of (n, 2)
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.arrays import AnyArray, Bools, Hashes, Int32s, Ints
 from nextlong.artifacts.corpus_files import ranges, runs_within
 from nextlong.retrieval.near_duplicates import shingles
 from nextlong.retrieval.near_duplicates.shingles import (
     SHINGLE_WORDS,
-    U64,
     ComparedDocument,
     Shingles,
     Weights,
@@ -61,9 +61,7 @@ _CELLS_AT_ONCE: Final = 1 << 18
 # Thresholds are rounded to millionths, so that comparisons use integers alone.
 _MILLION: Final = 1_000_000
 
-_Bools = NDArray[np.bool_]
-_Ints = NDArray[np.int64]
-_Owners = NDArray[np.int32]
+_Owners = Int32s
 _Words = NDArray[np.uint16]
 
 
@@ -73,13 +71,13 @@ class SharedRuns(NamedTuple):
     The texts of kind k are holders[offsets[k]:offsets[k + 1]]; kind 0 has none.
     """
 
-    kinds: _Ints  # (s,) the kind of each run, 0 if only one text has it
+    kinds: Ints  # (s,) the kind of each run, 0 if only one text has it
     holders: _Owners  # (h,) texts, ascending and distinct within a kind
-    offsets: _Ints  # (g + 2,)
-    counts: _Ints  # (g + 1,) the number of texts that have each kind
+    offsets: Ints  # (g + 2,)
+    counts: Ints  # (g + 1,) the number of texts that have each kind
 
 
-def shared_runs(hashes: U64, owners: _Owners) -> SharedRuns:
+def shared_runs(hashes: Hashes, owners: _Owners) -> SharedRuns:
     """Return the runs that several texts have.
 
     `owners`, (s,) ascending, is the text of each of the run `hashes`, (s,).
@@ -136,13 +134,13 @@ def shared_runs(hashes: U64, owners: _Owners) -> SharedRuns:
 class Texts(NamedTuple):
     """The s shingles of n texts, and the weights of their words."""
 
-    hashes: U64  # (s,)
-    offsets: _Ints  # (n + 1,)
+    hashes: Hashes  # (s,)
+    offsets: Ints  # (n + 1,)
     owners: _Owners  # (s,) the text of the shingle
     words: _Words  # (s,) the weight of the shingle's last word
-    whole: _Ints  # (n,) the weight of all words of a text
+    whole: Ints  # (n,) the weight of all words of a text
     # (n,) the weight that another text must share for this text to repeat it
-    needed: _Ints
+    needed: Ints
 
     @classmethod
     def of(cls, texts: Shingles, weights: Weights, threshold: float) -> Texts:
@@ -169,7 +167,7 @@ class Texts(NamedTuple):
             needed=-(-whole * millionths // _MILLION),  # rounded up
         )
 
-    def suspects(self, is_shared: _Bools) -> _Bools:
+    def suspects(self, is_shared: Bools) -> Bools:
         """Return which texts, (n,), share enough of their words with any others.
 
         `is_shared`, (s,), marks the shingles that several texts have.
@@ -180,7 +178,7 @@ class Texts(NamedTuple):
         return is_weighed & (shared_weight >= self.needed)
 
 
-def highest(values: NDArray[Any]) -> NDArray[Any]:
+def highest(values: AnyArray) -> AnyArray:
     """Return, for each shingle's last word, the highest value of its shingles, (s,).
 
     `values`, (s,), are those of the shingles; of booleans, this is `any`.
@@ -193,14 +191,14 @@ def highest(values: NDArray[Any]) -> NDArray[Any]:
     return highest_values
 
 
-def running(words: NDArray[np.integer]) -> _Ints:
+def running(words: NDArray[np.integer]) -> Ints:
     """Return the running sums of the weights of words, (s + 1,), for `covered`."""
     sums = np.zeros(len(words) + 1, np.int64)
     np.cumsum(words, out=sums[1:])
     return sums
 
 
-def covered(sums: _Ints, positions: _Ints, firsts: _Ints) -> _Ints:
+def covered(sums: Ints, positions: Ints, firsts: Ints) -> Ints:
     """Return the weight of the words in the shingles at `positions`, by group, (g,).
 
     Words in several shingles count once. `sums`: the running sums of the weight of each
@@ -216,7 +214,7 @@ def covered(sums: _Ints, positions: _Ints, firsts: _Ints) -> _Ints:
     return np.add.reduceat(sums[positions + 1] - sums[first_words], firsts)
 
 
-def _sums(words: _Words, offsets: _Ints) -> _Ints:
+def _sums(words: _Words, offsets: Ints) -> Ints:
     """Return the total weight of each text's words, (n,)."""
     sums = np.zeros(len(offsets) - 1, np.int64)
     filled = np.flatnonzero(np.diff(offsets))
@@ -228,9 +226,9 @@ class Distinct(NamedTuple):
     """The d distinct texts among m, in the order of their first appearance."""
 
     texts: Shingles
-    kinds: _Ints  # (m,) the number of the distinct text
+    kinds: Ints  # (m,) the number of the distinct text
 
-    def pairs(self, kinds: _Ints) -> _Ints:
+    def pairs(self, kinds: Ints) -> Ints:
         """Return the pairs a < b of the m texts whose distinct texts are paired.
 
         `kinds`, (n, 2), pairs distinct texts. The result is distinct and ascending.
@@ -289,16 +287,16 @@ def distinct_texts(texts: Shingles) -> Distinct:
 class _Suspects(NamedTuple):
     """The q texts that may repeat another, and all of their r runs, text by text."""
 
-    texts: _Ints  # (q,) ascending
-    whole: _Ints  # (q,) as in `Texts`
-    needed: _Ints  # (q,)
-    offsets: _Ints  # (q + 1,)
-    owners: _Ints  # (r,) the suspect of each run, from 0 to q - 1
-    kinds: _Ints  # (r,) as in `SharedRuns`
+    texts: Ints  # (q,) ascending
+    whole: Ints  # (q,) as in `Texts`
+    needed: Ints  # (q,)
+    offsets: Ints  # (q + 1,)
+    owners: Ints  # (r,) the suspect of each run, from 0 to q - 1
+    kinds: Ints  # (r,) as in `SharedRuns`
     words: _Words  # (r,) the weight of the run's last word
 
     @classmethod
-    def among(cls, texts: Texts, shared: SharedRuns, is_suspect: _Bools) -> _Suspects:
+    def among(cls, texts: Texts, shared: SharedRuns, is_suspect: Bools) -> _Suspects:
         chosen = np.flatnonzero(is_suspect)
         sizes = np.diff(texts.offsets)[chosen]
         runs = ranges(texts.offsets[chosen], sizes)
@@ -313,7 +311,7 @@ class _Suspects(NamedTuple):
         )
 
 
-def repeating(texts: Texts, shared: SharedRuns, is_suspect: _Bools) -> _Ints:
+def repeating(texts: Texts, shared: SharedRuns, is_suspect: Bools) -> Ints:
     """Return the pairs (a, b), (n, 2), where a repeats b by its share of words.
 
     Only suspects are a; b is any other text.
@@ -330,7 +328,7 @@ def repeating(texts: Texts, shared: SharedRuns, is_suspect: _Bools) -> _Ints:
 
 def _likely_pairs(
     suspects: _Suspects, shared: SharedRuns, *, text_count: int
-) -> tuple[_Ints, _Ints]:
+) -> tuple[Ints, Ints]:
     """Return the pairs of a suspect and a text that it may repeat, (n,) each.
 
     They are the texts that have enough of a suspect's rare words for the rest of its
@@ -382,8 +380,8 @@ def _likely_pairs(
 
 
 def _dense_pairs(
-    suspects: _Suspects, shared: SharedRuns, rare_runs: _Ints, *, text_count: int
-) -> tuple[_Ints, _Ints] | None:
+    suspects: _Suspects, shared: SharedRuns, rare_runs: Ints, *, text_count: int
+) -> tuple[Ints, Ints] | None:
     """Return all pairs that share a rare run, (n,) each, if they share many.
 
     So do the copies of a few pages. None if pairs share few runs.
@@ -409,7 +407,7 @@ def _dense_pairs(
     return owners, others
 
 
-def _max_holders(suspects: _Suspects, commonness: _Ints) -> _Ints:
+def _max_holders(suspects: _Suspects, commonness: Ints) -> Ints:
     """Return how many texts may have a run of each suspect's rare words, (q,).
 
     The rare words weigh more than a suspect may lack, so a text without any of them is
@@ -427,13 +425,13 @@ def _max_holders(suspects: _Suspects, commonness: _Ints) -> _Ints:
     margin = (suspects.whole * _RARE_SHARE).astype(np.int64)
     rare = np.minimum(may_lack + margin, suspects.whole - 1)
     reached = np.searchsorted(sums, sums_before + rare, side="right")
-    max_holders: _Ints = (by_rarity[reached] >> _WEIGHT_BITS) % span
+    max_holders: Ints = (by_rarity[reached] >> _WEIGHT_BITS) % span
     return max_holders
 
 
 def _shared_weights(
-    suspects: _Suspects, shared: SharedRuns, owners: _Ints, others: _Ints
-) -> _Ints:
+    suspects: _Suspects, shared: SharedRuns, owners: Ints, others: Ints
+) -> Ints:
     """Return the weight of a suspect's words in runs of another text, for pairs, (n,).
 
     `owners`, (n,) ascending, are suspects, from 0 to q - 1; `others`, (n,), are texts.
@@ -479,7 +477,7 @@ def _shared_weights(
     return weights
 
 
-def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
+def repeated_passages(texts: Texts, is_shared: Bools) -> Ints:
     """Return the pairs a < b of texts that share a passage of 100 words, (n, 2).
 
     `is_shared`, (s,), marks the shingles that several texts have.
@@ -512,11 +510,11 @@ def repeated_passages(texts: Texts, is_shared: _Bools) -> _Ints:
     )
     a, b = (has_passage.T @ has_passage).nonzero()
     pairs = np.stack([a, b], axis=1)
-    ascending: _Ints = pairs[a < b].astype(np.int64)
+    ascending: Ints = pairs[a < b].astype(np.int64)
     return ascending
 
 
-def _passage_starts(texts: Texts, is_shared: _Bools) -> _Ints:
+def _passage_starts(texts: Texts, is_shared: Bools) -> Ints:
     """Return the first run of each passage whose runs are all shared, (n,)."""
     # Whether `length` consecutive shared runs begin at each position; doubled to 64,
     # then two overlapping ones give 98.
@@ -532,7 +530,7 @@ def _passage_starts(texts: Texts, is_shared: _Bools) -> _Ints:
     return starts[within_text]
 
 
-def _passage_hashes(texts: Texts, starts: _Ints) -> U64:
+def _passage_hashes(texts: Texts, starts: Ints) -> Hashes:
     """Return a hash of each passage, (n,), the same wherever in a text it begins."""
     # `runs`, (r,), are the concatenated runs of all texts that have a passage; `begins`
     # says where in them the 98 runs of each passage begin.
@@ -553,11 +551,11 @@ def _passage_hashes(texts: Texts, starts: _Ints) -> U64:
 class NearDuplicates(NamedTuple):
     """The near-duplicates among m candidates."""
 
-    of_document: _Bools  # (m,) whether the candidate repeats the meta-document
+    of_document: Bools  # (m,) whether the candidate repeats the meta-document
     # (n, 2) candidates a < b, ascending, one of which repeats the other
-    pairs: _Ints
+    pairs: Ints
     # (m,) near-duplicates only because of a shared 100-word passage
-    by_passage: _Bools
+    by_passage: Bools
 
 
 class Compared(NamedTuple):
@@ -568,18 +566,18 @@ class Compared(NamedTuple):
     """
 
     distinct: Distinct
-    by_words: _Bools  # (d,) distinct texts that repeat the document by their words
-    others: _Ints  # the distinct texts that do not
+    by_words: Bools  # (d,) distinct texts that repeat the document by their words
+    others: Ints  # the distinct texts that do not
     texts: Texts
     shared: SharedRuns
-    suspects: _Bools  # (texts,) which share enough with all others to repeat one
+    suspects: Bools  # (texts,) which share enough with all others to repeat one
 
     def count_suspected(self) -> int:
         """Return how many candidates repeat the document, or may repeat another."""
         clean = len(self.others) - np.count_nonzero(self.suspects)
         return len(self.distinct.kinds) - int(clean)
 
-    def pairs_of_equals(self) -> _Ints:
+    def pairs_of_equals(self) -> Ints:
         """Return (n, 2): each of the others that several candidates have, twice.
 
         `Distinct.pairs` expands these to pairs of candidates.
@@ -624,7 +622,7 @@ def compare(
     distinct = distinct_texts(candidates)
     weighed = Texts.of(distinct.texts, weights, threshold)
     is_covered = _covered_by(document, weighed) >= weighed.needed
-    by_words: _Bools = (weighed.whole > 0) & is_covered
+    by_words: Bools = (weighed.whole > 0) & is_covered
     is_short = distinct.texts.is_short
     short_hashes = weighed.hashes[weighed.offsets[:-1][is_short]]
     by_words[is_short] = np.isin(short_hashes, document.wholes)
@@ -683,7 +681,7 @@ def pair_up(compared: Compared) -> NearDuplicates:
     )
 
 
-def _covered_by(document: ComparedDocument, texts: Texts) -> _Ints:
+def _covered_by(document: ComparedDocument, texts: Texts) -> Ints:
     """Return the weight of each text's words that are in runs of the document, (m,)."""
     positions = np.flatnonzero(np.isin(texts.hashes, document.runs))
     owners = texts.owners[positions]

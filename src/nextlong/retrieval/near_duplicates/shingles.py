@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Bools, Hashes, Ints, UInt32s
 from nextlong.artifacts import corpus_files, sequence_files
 from nextlong.artifacts.corpus_files import (
     iter_chunk_texts,
@@ -51,8 +52,7 @@ from nextlong.engine.step import (
 )
 from nextlong.rng import keyed_hash, threshold_for
 
-U64 = NDArray[np.uint64]
-_Offsets = NDArray[np.int64]
+_Offsets = Ints
 Weights = NDArray[np.uint16]
 
 SHINGLE_WORDS: Final = 3
@@ -93,7 +93,7 @@ _MIN_COMMON: Final = 16
 class Words(NamedTuple):
     """The words of a text, which are runs of letters and digits."""
 
-    hashes: U64  # (w,)
+    hashes: Hashes  # (w,)
     starts: _Offsets  # (w,) in characters
     ends: _Offsets  # (w,)
 
@@ -161,7 +161,7 @@ def _hash_piece(text: str, offset: int) -> Words:
 
 
 @lru_cache(maxsize=1)
-def _characters() -> tuple[U64, NDArray[np.bool_]]:
+def _characters() -> tuple[Hashes, Bools]:
     """Return a random number for each code point, and whether it is a word by itself.
 
     The numbers of both cases are equal, and that of a separator is 0.
@@ -181,7 +181,7 @@ def _characters() -> tuple[U64, NDArray[np.bool_]]:
 
 
 @lru_cache(maxsize=3)  # for a piece, a longer word, and the passages of a draft
-def powers(count: int) -> tuple[U64, U64]:
+def powers(count: int) -> tuple[Hashes, Hashes]:
     """Return the powers 0, 1, 2 … of the base and of its inverse, (count,) each.
 
     Modulo 2^64.
@@ -193,7 +193,7 @@ def powers(count: int) -> tuple[U64, U64]:
     return np.multiply.accumulate(up), np.multiply.accumulate(down)
 
 
-def mix(values: U64) -> U64:
+def mix(values: Hashes) -> Hashes:
     """Return numbers whose bits all depend on all bits of the given ones.
 
     It is the finalizer of SplitMix64.
@@ -203,7 +203,7 @@ def mix(values: U64) -> U64:
     return values ^ (values >> np.uint64(31))
 
 
-def ngrams(word_hashes: U64, n: int) -> U64:
+def ngrams(word_hashes: Hashes, n: int) -> Hashes:
     """Return the hash of every run of n words, (w − n + 1,), in the order of the words.
 
     Shape (0,) if there are fewer words.
@@ -226,7 +226,7 @@ def bounds_of(words: Words, texts: Sequence[str]) -> _Offsets:
     return np.concatenate([[0], ends_of_words])
 
 
-def runs_on(bounds: _Offsets, n: int) -> NDArray[np.bool_]:
+def runs_on(bounds: _Offsets, n: int) -> Bools:
     """Return whether the n words from each word on are of the same text, shape (w,)."""
     words_left = np.repeat(bounds[1:], np.diff(bounds))
     words_left -= np.arange(bounds[-1])
@@ -240,7 +240,7 @@ class Shingles(NamedTuple):
     one number instead, the hash of all its words, which no run and no other text has.
     """
 
-    hashes: U64
+    hashes: Hashes
     offsets: _Offsets  # (m + 1,)
 
     def picked(self, texts: _Offsets) -> Shingles:
@@ -251,9 +251,9 @@ class Shingles(NamedTuple):
         return Shingles(hashes, offsets)
 
     @property
-    def is_short(self) -> NDArray[np.bool_]:
+    def is_short(self) -> Bools:
         """Which texts have one to nine words, shape (m,)."""
-        short: NDArray[np.bool_] = np.diff(self.offsets) == 1
+        short: Bools = np.diff(self.offsets) == 1
         return short
 
 
@@ -261,9 +261,9 @@ class ComparedDocument(NamedTuple):
     """A meta-document, as candidates are compared with it."""
 
     # Of its whole text, across chunk borders; empty if it has fewer than ten words.
-    runs: U64
+    runs: Hashes
     # The numbers of its chunks, and of itself, that have fewer than ten words.
-    wholes: U64
+    wholes: Hashes
 
 
 def shingles(texts: Sequence[str]) -> Shingles:
@@ -341,9 +341,9 @@ class ShingleStore:
     def __init__(self, *, hashes: Sequence[Path], offsets: Sequence[Path]) -> None:
         self._hashes = hashes
         self._offsets = offsets
-        self._open: dict[int, tuple[U64, _Offsets]] = {}
+        self._open: dict[int, tuple[Hashes, _Offsets]] = {}
 
-    def of(self, chunk_ids: NDArray[np.int64]) -> Shingles:
+    def of(self, chunk_ids: Ints) -> Shingles:
         """Return the shingles of chunks (m,), in their order."""
         order = np.argsort(chunk_ids)
         shards = schemas.shard_of(chunk_ids)[order]
@@ -363,7 +363,7 @@ class ShingleStore:
         hashes = np.concatenate([np.empty(0, np.uint64), *pieces])
         return Shingles(hashes, np.cumsum([0, *sizes]))
 
-    def shard(self, number: int) -> tuple[U64, _Offsets]:
+    def shard(self, number: int) -> tuple[Hashes, _Offsets]:
         """Return the hashes and offsets of a shard.
 
         They stay mapped for later calls.
@@ -419,7 +419,7 @@ def weigh_shingles(
     return TaskResult()
 
 
-def _runs_of_documents(runs: U64, offsets: _Offsets, bounds: _Offsets) -> Shingles:
+def _runs_of_documents(runs: Hashes, offsets: _Offsets, bounds: _Offsets) -> Shingles:
     """Return the runs in the chunks of each document, without numbers of short chunks.
 
     `bounds`, (d, 2), are the ranges [first, last) of chunks of the documents.
@@ -438,7 +438,7 @@ def _runs_of_documents(runs: U64, offsets: _Offsets, bounds: _Offsets) -> Shingl
     return Shingles(np.concatenate(pieces), picked_offsets)
 
 
-def add_counts(counts: NDArray[np.uint32], shingles: Shingles) -> None:
+def add_counts(counts: UInt32s, shingles: Shingles) -> None:
     """Add 1 to the slot of each distinct shingle of each text, in place.
 
     `counts`, (2^k,), has the slots.
@@ -454,7 +454,7 @@ def add_counts(counts: NDArray[np.uint32], shingles: Shingles) -> None:
     np.add.at(counts, distinct_slots, np.uint32(1))
 
 
-def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
+def weights_from(counts: UInt32s, sampled: int) -> Weights:
     """Return the weights by slot, (2^k,) in 1 … 1024.
 
     `counts` of `sampled` documents have a shingle of the slot.

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from nextlong.arrays import Ints
 from nextlong.runs.statistics.stats import Exposure, RankWork
 from nextlong.runs.statistics.tally import Bin
 
@@ -27,9 +27,7 @@ _BUCKETS: Final = 40
 _EDGES: Final = np.concatenate([[1], 8 << np.arange(_BUCKETS, dtype=np.int64)])
 
 
-def rank_work(
-    sequences: Sequence[NDArray[np.int64]], *, per_row: int
-) -> tuple[RankWork, ...]:
+def rank_work(sequences: Sequence[Ints], *, per_row: int) -> tuple[RankWork, ...]:
     """Return the imbalance by mask and number of ranks.
 
     `sequences` has the lengths of the documents of each. `per_row` of them fill a row,
@@ -51,7 +49,7 @@ def rank_work(
     return tuple(work)
 
 
-def imbalance(lengths: NDArray[np.int64], *, ranks: int) -> float:
+def imbalance(lengths: Ints, *, ranks: int) -> float:
     """Return the busiest rank's attention work over the mean, for one row.
 
     `lengths` (documents,) are those of the documents in the row.
@@ -74,7 +72,7 @@ def imbalance(lengths: NDArray[np.int64], *, ranks: int) -> float:
     return float(work_of_ranks.max() / work_of_ranks.mean())
 
 
-def exposure(sequences: Sequence[NDArray[np.int64]]) -> tuple[Exposure, ...]:
+def exposure(sequences: Sequence[Ints]) -> tuple[Exposure, ...]:
     """Return the left contexts under each mask, without masks that have no target."""
     exposures = []
     for mask, lengths in _lengths_by_mask(sequences).items():
@@ -84,7 +82,7 @@ def exposure(sequences: Sequence[NDArray[np.int64]]) -> tuple[Exposure, ...]:
     return tuple(exposures)
 
 
-def _exposure(mask: str, lengths: NDArray[np.int64]) -> Exposure | None:
+def _exposure(mask: str, lengths: Ints) -> Exposure | None:
     """Return the left contexts in documents of some lengths; None without a target."""
     # The first token is no target, so the targets of a document of n tokens have the
     # left contexts 1 to n − 1. (values, _BUCKETS) how many of them are in each bucket,
@@ -110,8 +108,8 @@ def _exposure(mask: str, lengths: NDArray[np.int64]) -> Exposure | None:
 
 
 def _lengths_by_mask(
-    sequences: Sequence[NDArray[np.int64]],
-) -> dict[str, NDArray[np.int64]]:
+    sequences: Sequence[Ints],
+) -> dict[str, Ints]:
     """Return, by mask, the lengths of what it lets attention see at once.
 
     A document mask is left out where no sequence holds several documents.

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Ints
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.results import ComposeFiles
 from nextlong.runs.run import Run
@@ -76,7 +76,7 @@ def _first_about(run: Run) -> dict[int, int]:
     return firsts
 
 
-def sample_chunks(run: Run, count: int) -> NDArray[np.int64]:
+def sample_chunks(run: Run, count: int) -> Ints:
     """Return the sorted ids of about `count` chunks, shape (n,).
 
     They are from at most 48 evenly spaced shards.

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Bools, Ints
 from nextlong.artifacts.blocks import document_starts
 from nextlong.runs.statistics.spans import CHUNK_ROLES, Block
 from nextlong.runs.statistics.tally import Tally
@@ -67,7 +67,7 @@ class Counting:
         self.own_document = 0
         # For each block, (sequences,): how many negatives are nearly identical to their
         # meta-chunk.
-        self.near_identical: list[NDArray[np.int64]] = []
+        self.near_identical: list[Ints] = []
 
         # The number of meta-chunks of each sequence that has any.
         self.meta_chunks = Tally()
@@ -81,7 +81,7 @@ class Counting:
 
         # For each sequence, (documents,): the tokens of each document, which attention
         # masks separate.
-        self.document_lengths: list[NDArray[np.int64]] = []
+        self.document_lengths: list[Ints] = []
 
     def add(self, block: Block) -> None:
         """Count the sequences of a block."""
@@ -123,7 +123,7 @@ class Counting:
         meta_spans: Block,
         negatives: Block,
         documents: Block,
-        parts: NDArray[np.int64],
+        parts: Ints,
         num_sequences: int,
     ) -> None:
         """Count the cosines of negatives and of documents.
@@ -170,8 +170,8 @@ class Counting:
         self,
         meta_spans: Block,
         documents: Block,
-        keys: NDArray[np.int64],
-        begins_part: NDArray[np.bool_],
+        keys: Ints,
+        begins_part: Bools,
     ) -> None:
         """Count the tokens between consecutive parts of a document of a sequence.
 
@@ -191,7 +191,7 @@ class Counting:
         is_in_document = np.diff(keys[order]) == 0
         self.gaps.add(gaps[is_in_document & begins_part[order][1:]])
 
-    def _count_meta_chunks(self, meta_spans: Block, lengths: NDArray[np.int64]) -> None:
+    def _count_meta_chunks(self, meta_spans: Block, lengths: Ints) -> None:
         """Count the meta-chunks of each sequence, and the tokens behind the last one.
 
         `lengths` are the tokens of the sequences, shape (sequences,).
@@ -206,9 +206,7 @@ class Counting:
         self.tokens_after_last += int(after_last.sum())
         self.last_chunk_tokens.add(meta_spans.lengths[last])
 
-    def _count_parts(
-        self, documents: Block, keys: NDArray[np.int64], parts: NDArray[np.int64]
-    ) -> None:
+    def _count_parts(self, documents: Block, keys: Ints, parts: Ints) -> None:
         """Count the documents of sequences once each, and those in several parts."""
         _, firsts, parts_of_document = np.unique(
             keys[parts], return_index=True, return_counts=True
@@ -250,9 +248,7 @@ class Counting:
         self.negatives += len(negatives.roles)
         self.negative_tokens_of_document.add(negatives.doc_ids, negatives.lengths)
 
-    def _count_documents_of_masks(
-        self, block: Block, lengths: NDArray[np.int64]
-    ) -> None:
+    def _count_documents_of_masks(self, block: Block, lengths: Ints) -> None:
         """Keep the lengths of the documents of each sequence, for attention masks.
 
         `lengths` has shape (sequences,). An extended sequence counts as one document.
@@ -271,14 +267,12 @@ class Counting:
         self.document_lengths += np.split(document_lengths, borders)
 
 
-def _pair_keys(
-    sequences: NDArray[np.int64], numbers: NDArray[np.int64]
-) -> NDArray[np.int64]:
+def _pair_keys(sequences: Ints, numbers: Ints) -> Ints:
     """Return one integer for each pair of a sequence and a number below 2^32."""
     return (sequences << 32) | numbers
 
 
-def _positions_in_run(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+def _positions_in_run(keys: Ints) -> Ints:
     """Return for each element its position, from 0, in its run of equal keys."""
     begins = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
     run_lengths = np.diff(begins, append=len(keys))

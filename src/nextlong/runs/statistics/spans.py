@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Doubles, Int8s, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.corpus_files import CorpusFiles
 
@@ -33,14 +33,14 @@ class Block(NamedTuple):
     `doc_ids` are -1 for separators and special tokens.
     """
 
-    sequence: NDArray[np.int64]
-    chunk_ids: NDArray[np.int64]
-    doc_ids: NDArray[np.int64]
-    roles: NDArray[np.int8]
-    groups: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    ends: NDArray[np.int64]
-    scores: NDArray[np.float64]
+    sequence: Ints
+    chunk_ids: Ints
+    doc_ids: Ints
+    roles: Int8s
+    groups: Ints
+    starts: Ints
+    ends: Ints
+    scores: Doubles
 
     def of(self, *roles: int) -> Block:
         """Return the spans of the given roles."""
@@ -48,7 +48,7 @@ class Block(NamedTuple):
         return Block._make(column[has_role] for column in self)
 
     @property
-    def lengths(self) -> NDArray[np.int64]:
+    def lengths(self) -> Ints:
         """Tokens of each span."""
         return self.ends - self.starts
 
@@ -79,8 +79,8 @@ def _block(batches: Sequence[pa.RecordBatch], corpus: CorpusFiles) -> Block:
     }
     spans_per_sequence = np.diff(columns["role"].offsets.to_numpy())
 
-    def integers(name: str) -> NDArray[np.int64]:
-        values: NDArray[np.int64] = columns[name].values.to_numpy().astype(np.int64)
+    def integers(name: str) -> Ints:
+        values: Ints = columns[name].values.to_numpy().astype(np.int64)
         return values
 
     chunk_ids = columns["chunk_id"].values.to_numpy()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
+
+from nextlong.arrays import Ints
 
 # A tally holds back at least so many integers before it merges them: merging sorts all
 # distinct values.
@@ -55,12 +56,10 @@ class Tally:
     def __init__(self) -> None:
         self._values = np.empty(0, np.int64)
         self._counts = np.empty(0, np.int64)
-        self._pending: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        self._pending: list[tuple[Ints, Ints]] = []
         self._num_pending = 0
 
-    def add(
-        self, values: NDArray[np.int64], counts: NDArray[np.int64] | None = None
-    ) -> None:
+    def add(self, values: Ints, counts: Ints | None = None) -> None:
         """Count each of `values`, shape (n,), once, or `counts` (n,) times."""
         if counts is None:
             counts = np.ones(len(values), np.int64)
@@ -69,7 +68,7 @@ class Tally:
         if self._num_pending > max(_PENDING, len(self._values)):
             self._merge()
 
-    def counted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def counted(self) -> tuple[Ints, Ints]:
         """Return the distinct values, sorted, and the count of each, both (d,)."""
         self._merge()
         return self._values, self._counts
@@ -98,9 +97,7 @@ class Tally:
             max=float(values[-1] * unit),
         )
 
-    def histogram(
-        self, *, edges: NDArray[np.int64], unit: float = 1.0
-    ) -> tuple[Bin, ...]:
+    def histogram(self, *, edges: Ints, unit: float = 1.0) -> tuple[Bin, ...]:
         """Return the values times `unit` by bins: bin k is [edges[k], edges[k + 1]).
 
         Empty bins before the first value and behind the last are left out. Values
@@ -125,9 +122,7 @@ class Tally:
             histogram.append(Bin(low, high, int(sums[k])))
         return tuple(histogram)
 
-    def distribution(
-        self, *, edges: NDArray[np.int64], unit: float = 1.0
-    ) -> Distribution | None:
+    def distribution(self, *, edges: Ints, unit: float = 1.0) -> Distribution | None:
         """Return spread and histogram in one; None if nothing was counted."""
         spread = self.spread(unit=unit)
         if spread is None:
