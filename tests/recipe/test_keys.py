@@ -30,6 +30,7 @@ from nextlong.recipe.keys import (
     shortlist_chunks,
 )
 from nextlong.recipe.recipe import encoder_with
+from nextlong.recipe.text import InvalidKeysError
 
 MODEL = "encoder.model=sentence-transformers:some/model"
 SERVER = "encoder.model=openai:some-model"
@@ -326,3 +327,22 @@ def test_a_shortlist_has_one_to_two_times_the_chunks_of_a_draft_by_the_size_of_t
         shortlist_chunks(compose, Mine(shortlist="bm25", shortlist_chunks=7), **sizes)
         == 7
     )
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ({"encoder": {"model": "openai:m"}}, "encoder.openai.base_url"),
+        ({"compose": {"method": "litelong"}}, "litelong.base_url"),
+    ],
+)
+def test_a_url_without_a_scheme_is_refused(section, key):
+    base = {
+        "run_dir": "r",
+        "ingest": {"sources": [{"path": "a.jsonl"}]},
+        "tokenizer": {"train": 300},
+    }
+    assert Recipe.from_dict(base | section, overrides=[f"{key}=https://host/v1"])
+    with pytest.raises(InvalidKeysError) as error:
+        Recipe.from_dict(base | section, overrides=[f"{key}=localhost:8000"])
+    assert error.value.keys == (key,)

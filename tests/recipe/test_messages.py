@@ -28,6 +28,11 @@ def refusal(*overrides):
         ("seed=x", "recipe: seed must be an integer (it is 'x')"),
         ("run_dir=", "recipe: run_dir must be a string (it is None)"),
         ("run_dir=''", "recipe: run_dir must have at least 1 character (it is '')"),
+        (
+            "encoder={model: openai:m, openai: {base_url: 'localhost:8000'}}",
+            "recipe: encoder.openai.base_url: does not start with http:// or https://; "
+            "give the whole URL (it is 'localhost:8000')",
+        ),
         ("ingest=null", "recipe: ingest must be a section of keys (it is None)"),
         (
             "ingest.sources=a",

@@ -3,10 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from nextlong import recipe
-from nextlong.errors import EncoderError
 from nextlong.retrieval import embed
 from nextlong.retrieval.encoders.openai import OpenAIEncoder, OpenAIOptions
 from nextlong.retrieval.sample import none_long_enough
@@ -23,15 +21,6 @@ def test_a_wrong_vector_names_its_chunk_and_what_to_do(monkeypatch):
     assert str(error) == (
         "encoder.model=openai:m gave a · chunk 1 a vector of length 2 where it must be 1; "
         "check the server's log, or use another model"
-    )
-
-
-def test_a_url_without_a_scheme_is_refused():
-    with pytest.raises(EncoderError) as error:
-        OpenAIEncoder("m", OpenAIOptions(base_url="localhost:8000"))
-    assert str(error.value) == (
-        "encoder.openai.base_url='localhost:8000' does not start with http:// or "
-        "https://; give the whole URL"
     )
 
 

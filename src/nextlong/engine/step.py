@@ -68,20 +68,25 @@ _TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
 
 
 def each_shard(
-    task: Callable[..., TaskResult], **files: tuple[Step, ShardFiles]
+    task: Callable[..., TaskResult],
+    *,
+    given: Callable[[Artifacts], Mapping[str, Any]] = lambda _: {},
+    **files: tuple[Step, ShardFiles],
 ) -> _TaskMaker:
     """Return a function that creates one task per shard.
 
     `files` names keyword arguments of `task`. For each, it has a step and a kind of its
-    files; the task gets the one of its shard.
+    files; the task gets the one of its shard. `given` returns arguments that are equal
+    for all shards and depend on the inputs.
     """
 
     def tasks(done: Artifacts) -> list[Task]:
         paths = [declared.of(done[step.name]) for step, declared in files.values()]
+        task_of_shard = partial(task, **given(done))
         shard_tasks: list[Task] = []
         for paths_of_shard in zip(*paths, strict=True):
             arguments = dict(zip(files, paths_of_shard, strict=True))
-            shard_tasks.append(partial(task, **arguments))
+            shard_tasks.append(partial(task_of_shard, **arguments))
         return shard_tasks
 
     return tasks

@@ -28,8 +28,14 @@ import xxhash
 
 from nextlong import schemas
 from nextlong.arrays import AnyArray, Bools, Int32s, Ints
-from nextlong.artifacts.corpus_files import corpus, ranges, read_chunks, record_batches
-from nextlong.artifacts.results import DraftResult, TokenizerFiles, TokensFiles
+from nextlong.artifacts.corpus_files import ranges, read_chunks, record_batches
+from nextlong.artifacts.results import (
+    ChunkFiles,
+    DraftResult,
+    IngestFiles,
+    TokenizerFiles,
+    TokensFiles,
+)
 from nextlong.artifacts.sequence_files import special_ids
 from nextlong.engine.step import (
     Artifact,
@@ -37,6 +43,7 @@ from nextlong.engine.step import (
     ShardFiles,
     Step,
     Task,
+    each_shard,
 )
 from nextlong.errors import CorpusError
 from nextlong.methods.base import (
@@ -178,18 +185,11 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer: Step) ->
     `tokens` copies the ids from it.
     """
 
-    def tasks(done: Artifacts) -> list[Task]:
-        shards = corpus(done)
-        count = partial(
-            _count_tokens,
-            tokenizer=TokenizerFiles.of(done).tokenizer,
-            engine=engine,
-            separator_tokens=len(special_ids(done).separator),
-        )
-        return [
-            partial(count, documents=documents, chunks=chunks)
-            for documents, chunks in zip(shards.documents, shards.chunks, strict=True)
-        ]
+    def given(done: Artifacts) -> Json:
+        return {
+            "tokenizer": TokenizerFiles.of(done).tokenizer,
+            "separator_tokens": len(special_ids(done).separator),
+        }
 
     return Step(
         name="lengths",
@@ -197,7 +197,12 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer: Step) ->
         version=VERSIONS["lengths"],
         config={"engine": engine},
         inputs=(ingest, chunk, tokenizer),
-        tasks=tasks,
+        tasks=each_shard(
+            partial(_count_tokens, engine=engine),
+            given=given,
+            documents=(ingest, IngestFiles.documents),
+            chunks=(chunk, ChunkFiles.chunks),
+        ),
         result=TokensResult,
         check=check_ids,
     )

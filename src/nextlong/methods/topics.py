@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import numpy as np
 import xxhash
@@ -36,9 +36,9 @@ from nextlong.artifacts.corpus_files import (
     count_chunks,
     iter_chunk_texts,
     read_chunks,
-    read_content_hashes,
     sample_texts,
 )
+from nextlong.artifacts.results import ChunkFiles, IngestFiles
 from nextlong.client import Client, UnansweredError, completion_in
 from nextlong.engine.step import (
     Artifacts,
@@ -47,6 +47,7 @@ from nextlong.engine.step import (
     StepFiles,
     Task,
     TaskResult,
+    each_shard,
 )
 from nextlong.errors import RecipeError
 from nextlong.methods.base import TopicHits
@@ -55,10 +56,10 @@ from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.keys import (
     MayBePath,
-    MayBePrivate,
     Named,
     Operational,
     Positive,
+    Url,
 )
 from nextlong.retrieval.bm25 import (
     Vocabulary,
@@ -72,6 +73,9 @@ from nextlong.retrieval.embed import encoder_step, prepared_encoder
 from nextlong.retrieval.encoders.base import LoadedEncoder, kind_of
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
 from nextlong.text import Json
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 CLUSTERS: Final[Literal["clusters"]] = "clusters"
 _SERVER: Final = "openai:"
@@ -87,8 +91,6 @@ _PROMPT: Final = (
     "Name {count} different topics that documents of this group may be about, each in "
     "three to eight words, one a line, without numbers or explanations."
 )
-
-
 # A document found for a topic; `document` is its position among those with chunks,
 # `hash` that of its content.
 HITS: Final = np.dtype(
@@ -112,7 +114,7 @@ class Topics(Section):
     hits: Positive = Field(
         20, description="documents that BM25 finds for each topic (LiteLong's)"
     )
-    base_url: Annotated[str, MayBePrivate()] = Field(
+    base_url: Url = Field(
         "https://api.openai.com/v1", description="of the server of topics: openai:…"
     )
     api_key_env: Annotated[str, Operational()] = Field(
@@ -190,35 +192,18 @@ def topic_steps(
         )
     finding = _finding_steps(recipe, options, ingest, chunk)
     topics = finding[-1]
-
-    def count(done: Artifacts) -> list[Task]:
-        text = corpus(done)
-        words = _words_of(_topics_of(done))
-        return [
-            partial(_count_words, documents=documents, chunks=chunks, words=words)
-            for documents, chunks in zip(text.documents, text.chunks, strict=True)
-        ]
-
-    def search(done: Artifacts) -> list[Task]:
-        files = TopicWordsFiles.of(done)
-        vocabulary = _vocabulary(done)
-        find = partial(
-            _find_documents,
-            topics=_topics_of(done),
-            vocabulary=vocabulary,
-            hits=options.hits,
-        )
-        text = corpus(done)
-        per_shard = (text.documents, text.chunks, files.counts, files.lengths)
-        return [partial(find, shard=shard) for shard in zip(*per_shard, strict=True)]
-
     words = Step(
         name="topic_words",
         phase="search",
         version=1,
         config={},
         inputs=(ingest, chunk, topics),
-        tasks=count,
+        tasks=each_shard(
+            _count_words,
+            given=lambda done: {"words": _words_of(_topics_of(done))},
+            documents=(ingest, IngestFiles.documents),
+            chunks=(chunk, ChunkFiles.chunks),
+        ),
         result=_CountsResult,
     )
     hits = Step(
@@ -227,7 +212,14 @@ def topic_steps(
         version=1,
         config={"hits": options.hits},
         inputs=(ingest, chunk, topics, words),
-        tasks=search,
+        tasks=each_shard(
+            partial(_find_documents, hits=options.hits),
+            given=_queries,
+            hashes=(ingest, IngestFiles.hashes),
+            chunks=(chunk, ChunkFiles.chunks),
+            counts=(words, TopicWordsFiles.counts),
+            lengths=(words, TopicWordsFiles.lengths),
+        ),
     )
     return finding, [words, hits]
 
@@ -240,7 +232,6 @@ def _finding_steps(
     encoder = encoder_step(recipe.encoder, ingest, chunk, seed=recipe.seed)
     config: Json = {"topics": options.topics, "topic_count": options.topic_count}
     if options.origin == "server":
-        _check_url(recipe.compose.method, options)
         config["base_url"] = options.base_url
 
     def tasks(done: Artifacts) -> list[Task]:
@@ -334,10 +325,9 @@ def _find_topics(
     words_of_clusters = _cluster_words(texts, model, count=max(1, count), seed=seed)
     topics = [" ".join(words) for words in words_of_clusters]
     if options.origin == "server":
-        writer = _TopicWriter(options, where=where)
         titles: list[str] = []
         for words in topics:
-            titles += writer.topics(words)
+            titles += _titles(words, options, where=where)
         topics = titles
     distinct = _distinct(topics)[: options.topic_count]
     return _write_topics(out, topics=distinct, clusters=len(words_of_clusters))
@@ -376,47 +366,31 @@ def _cluster_words(
     return typical
 
 
-def _check_url(method: str, options: Topics) -> None:
-    if not options.base_url.startswith(("http://", "https://")):
+def _titles(words: str, options: Topics, *, where: str) -> list[str]:
+    """Return the topics that a model on a server names for the words of a cluster.
+
+    Raises RecipeError without an answer.
+    """
+    url = f"{options.base_url.rstrip('/')}/chat/completions"
+    prompt = _PROMPT.format(words=words, count=_TOPICS_PER_REQUEST)
+    body: Json = {
+        "model": options.topics.removeprefix(_SERVER),
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0,
+    }
+    client = Client(options.api_key_env, _MAX_ATTEMPTS, _TIMEOUT_S)
+    try:
+        answer = completion_in(client.post(url, body))
+    except (UnansweredError, ValueError) as error:
         raise RecipeError(
-            where=f"{method}.base_url",
-            value=repr(options.base_url),
-            problem="does not start with http:// or https://",
-            fix="give the whole URL",
-        )
-
-
-class _TopicWriter:
-    """A model on a server that turns the words of a cluster into topics."""
-
-    def __init__(self, options: Topics, *, where: str) -> None:
-        self._model = options.topics.removeprefix(_SERVER)
-        self._url = f"{options.base_url.rstrip('/')}/chat/completions"
-        self._where = where
-        self._client = Client(options.api_key_env, _MAX_ATTEMPTS, _TIMEOUT_S)
-
-    def topics(self, words: str) -> list[str]:
-        """Return the topics of a cluster. Raises RecipeError without an answer."""
-        prompt = _PROMPT.format(words=words, count=_TOPICS_PER_REQUEST)
-        message = {"role": "user", "content": prompt}
-        body: Json = {"model": self._model, "messages": [message], "temperature": 0}
-        try:
-            answer = self._client.post(self._url, body)
-            lines = (completion_in(answer).text or "").splitlines()
-        except UnansweredError as error:
-            raise self._error(str(error)) from None
-        except ValueError as error:
-            raise self._error(str(error)) from None
-        # Models number their lines, whatever they are asked.
-        return [line.strip().lstrip("0123456789.-*•) ").strip() for line in lines]
-
-    def _error(self, what: str) -> RecipeError:
-        return RecipeError(
-            where=self._where,
-            value=f"{_SERVER}{self._model}",
-            problem=f"fails: {self._url} {what}",
+            where=where,
+            value=options.topics,
+            problem=f"fails: {url} {error}",
             fix=f"check the server and the model's name, or set it to {CLUSTERS}",
-        )
+        ) from None
+    lines = (answer.text or "").splitlines()
+    # Models number their lines, whatever they are asked.
+    return [line.strip().lstrip("0123456789.-*•) ").strip() for line in lines]
 
 
 # ---- the documents of topics ----
@@ -474,41 +448,44 @@ def _count_words(
     return _CountsResult(documents=len(all_lengths), words=int(all_lengths.sum()))
 
 
-def _vocabulary(done: Artifacts) -> Vocabulary:
-    """Return the words of all topics, and how rare they are in all documents."""
+def _queries(done: Artifacts) -> Json:
+    """Return the counts of words in topics, and how rare these are in all documents."""
     shards = done["topic_words"].results(_CountsResult)
     documents = sum(shard.documents for shard in shards)
-    words = _words_of(_topics_of(done))
+    topics = _topics_of(done)
+    words = _words_of(topics)
     frequency = np.zeros(len(words), np.int64)
     for path in TopicWordsFiles.of(done).frequencies:
         frequency += np.load(path)
-    return Vocabulary(
+    vocabulary = Vocabulary(
         hashes=words,
         idf=idf_of(frequency, texts=documents),
         mean_words=sum(shard.words for shard in shards) / max(1, documents),
     )
+    queries = count_known(*hash_texts(topics), words)
+    return {"queries": queries, "vocabulary": vocabulary}
 
 
 def _find_documents(
     out: Path,
     *,
-    shard: tuple[Path, Path, Path, Path],
-    topics: Sequence[str],
+    hashes: Path,
+    chunks: Path,
+    counts: Path,
+    lengths: Path,
+    queries: csr_matrix,
     vocabulary: Vocabulary,
     hits: int,
 ) -> TaskResult:
     """Write `{out}.hits.npz`: the HITS of a shard, the best of each topic.
 
-    `shard` has its DOCUMENTS and CHUNKS, and what `_count_words` wrote.
+    `counts` and `lengths` are from `_count_words`, `hashes` those of all documents.
     """
     from scipy import sparse
 
-    documents, chunks, counts, lengths = shard
-    hashes, bounds = hash_texts(topics)
-    queries = count_known(hashes, bounds, vocabulary.hashes)
     weights = weights_of(sparse.load_npz(counts), np.load(lengths), vocabulary)
     doc_rows = np.unique(read_chunks(chunks, ("doc_row",))["doc_row"])
-    content_hashes = read_content_hashes(documents)[doc_rows]
+    content_hashes = np.load(hashes)[doc_rows]
     found = np.empty(0, HITS)
     for begin, scores in scores_of(queries, weights):
         hits_of_block = np.empty(scores.nnz, HITS)

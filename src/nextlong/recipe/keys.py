@@ -164,6 +164,15 @@ class Operational:
     """
 
 
+def _http(url: str) -> str:
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("does not start with http:// or https://; give the whole URL")
+    return url
+
+
+Url = Annotated[str, AfterValidator(_http), MayBePrivate()]
+
+
 class Section(
     BaseModel, frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
 ):

@@ -344,10 +344,3 @@ def test_nobody_listening_is_an_encoder_error(server):
         encoder(server, base_url="http://127.0.0.1:9/v1", max_attempts=2).encode(
             ["one"]
         )
-
-
-def test_a_url_without_scheme_is_refused_at_once(server):
-    with pytest.raises(EncoderError) as error:
-        encoder(server, base_url="localhost:8000")
-    assert error.value.where == "encoder.openai.base_url"
-    assert error.value.value == "'localhost:8000'"

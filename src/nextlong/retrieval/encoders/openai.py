@@ -30,7 +30,7 @@ from nextlong.arrays import Floats
 from nextlong.client import Client, UnansweredError
 from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
-from nextlong.recipe.keys import MayBePrivate, Operational, Positive, Section
+from nextlong.recipe.keys import Operational, Positive, Section, Url
 from nextlong.retrieval.encoders.base import EncoderKind, Speed, unit_rows
 from nextlong.text import Json
 
@@ -46,7 +46,7 @@ class OpenAIOptions(Section):
     It is any server that speaks the OpenAI embeddings API.
     """
 
-    base_url: Annotated[str, MayBePrivate()] = Field(
+    base_url: Url = Field(
         "https://api.openai.com/v1", description="without /embeddings"
     )
     api_key_env: Annotated[str, Operational()] = Field(
@@ -79,17 +79,7 @@ class OpenAIEncoder:
     """A model on a server."""
 
     def __init__(self, model: str, options: OpenAIOptions) -> None:
-        """Read the API key from the environment, without sending anything.
-
-        Raises EncoderError for an invalid URL.
-        """
-        if not options.base_url.startswith(("http://", "https://")):
-            raise EncoderError(
-                where="encoder.openai.base_url",
-                value=repr(options.base_url),
-                problem="does not start with http:// or https://",
-                fix="give the whole URL",
-            )
+        """Read the API key from the environment, without sending anything."""
         self._model = model
         self._options = options
         self._url = f"{options.base_url.rstrip('/')}/embeddings"
