@@ -625,7 +625,11 @@ def _add_export(command: _Command) -> None:
         "sequences if it is less)"
     )
     add("--short-tokens", type=int, metavar="N", help=meaning)
-    add("--into", metavar="DIR-or-URL", help="also copy the files there (export.push)")
+    meaning = (
+        "also copy the files to this folder or URL: s3://, gs://, "
+        "hf://datasets/OWNER/NAME (export.push)"
+    )
+    add("--into", metavar="DIR-or-URL", help=meaning)
     meaning = (
         "with --into: delete files of an earlier export there, and replace damaged "
         "files"

@@ -7,7 +7,8 @@ Out: the same files at the destination, each complete under its final name or ab
 
 A second push resumes an interrupted one: `.nextlong-push.json` at the destination
 records every file that a push has started to send and the hash of those that arrived,
-so that a resumed push reads nothing back.
+so that a resumed push reads nothing back. A data set of the Hugging Face Hub gets
+commits instead (hub.py), each of which names its files and their record.
 """
 
 from __future__ import annotations
@@ -20,15 +21,17 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 from nextlong.engine import store
 from nextlong.errors import ExportError, RunError
+from nextlong.export.hub import HubRepository, repository_at
 from nextlong.reading.files import is_local, protocols, reach
 from nextlong.text import Json, counted
 
@@ -53,6 +56,7 @@ _LAST_SUFFIXES: Final = (".idx",)
 _ALLOWED: Final = frozenset({"LICENSE", "LICENSE.md", "LICENSE.txt"})
 # Errors for which a retry does not help.
 _LASTING: Final = (
+    ExportError,
     PermissionError,
     FileNotFoundError,
     NotADirectoryError,
@@ -61,12 +65,13 @@ _LASTING: Final = (
     MemoryError,
 )
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-_RECORD_EVERY_S: Final = 10.0  # on the Hugging Face Hub each write is a commit
+_RECORD_EVERY_S: Final = 10.0
+# The Hub recommends some hundreds of files: a commit checks each of them in a minute.
+_COMMIT_FILES: Final = 250
 # To send a file; before the second there is a pause, doubled for each further one.
 _ATTEMPTS: Final = 5
 _FIRST_PAUSE_S: Final = 1.0
 _MARKER: Final = ".nextlong-push-check"
-_COMMITS: Final = frozenset({"hf"})
 # Object stores show an upload only when it is complete; elsewhere files are sent under
 # a temporary name first.
 _ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
@@ -114,20 +119,71 @@ def publish(
         stale = _stale_files(files, other, sizes=sizes, known=known)
         due = []
         for file in files:
-            has_arrived = (
-                sizes.get(file.name) == file.bytes
-                and known.get(file.name) == file.entry(whole=True)
-                and file.name not in stale
-            )
+            arrived = file.name not in stale and _has_arrived(file, sizes, known)
             # Local copies are hashed, so that replacing repairs damaged ones.
-            if not has_arrived or (others == "replace" and target.differs(file)):
+            if not arrived or (others == "replace" and target.differs(file)):
                 due.append(file)
         record = {file.name: file.entry(whole=True) for file in files}
         record |= {file.name: file.entry(whole=False) for file in due}
-        if due or stale:
-            _delete(stale, target, known=known, record=record)
-        _send_in_order(due, target, record, threads=threads)
+        _deliver(due, stale, target, known=known, record=record, threads=threads)
     return [file.name for file in due]
+
+
+def _has_arrived(file: ExportFile, sizes: Mapping[str, int], known: _Record) -> bool:
+    is_recorded = known.get(file.name) == file.entry(whole=True)
+    return is_recorded and sizes.get(file.name) == file.bytes
+
+
+def _deliver(
+    due: Sequence[ExportFile],
+    stale: Sequence[str],
+    target: Destination,
+    *,
+    known: _Record,
+    record: _Record,
+    threads: int,
+) -> None:
+    """Delete files of another export and send those that are due."""
+    if target.repository is not None:
+        _commit_all(due, target, target.repository, stale=stale, record=record)
+    elif due or stale:
+        _delete(stale, target, known=known, record=record)
+        _send_in_order(due, target, record, threads=threads)
+
+
+def _commit_all(
+    files: Sequence[ExportFile],
+    target: Destination,
+    repository: HubRepository,
+    *,
+    stale: Sequence[str] = (),
+    record: _Record,
+) -> None:
+    """Commit files and their record, and delete files of another export.
+
+    Several commits only of very many files: the first deletes, and the last has the
+    files that say that all is there.
+    """
+    ordered = sorted(files, key=lambda file: _comes_last(file.name))
+    to_delete = list(stale)
+    while ordered or to_delete:
+        batch = ordered[:_COMMIT_FILES]
+        ordered = ordered[_COMMIT_FILES:]
+        additions: dict[str, Path | bytes] = {}
+        for file in batch:
+            _check_content(file)
+            additions[file.name] = file.path
+            record[file.name] = file.entry(whole=True)
+        additions[RECORD] = _record_text(record).encode()
+        commit = partial(
+            repository.commit,
+            additions,
+            deletions=[name for name in to_delete if name not in additions],
+            message=f"Add {counted(len(batch), 'file')} with nextlong",
+        )
+        with _refusals(target.url):
+            _try_repeatedly(commit)
+        to_delete = []
 
 
 def _delete(
@@ -226,6 +282,9 @@ def publish_card(text: str, destination: str) -> None:
                 bytes=path.stat().st_size,
                 xxh3=store.hash_file(path),
             )
+            if target.repository is not None:
+                _commit_all([file], target, target.repository, record=record)
+                return
             record[CARD] = file.entry(whole=False)
             target.write_record(record)
             _send(file, target, record)
@@ -299,6 +358,14 @@ def _send(file: ExportFile, target: Destination, record: _Record) -> None:
 
     Raises RunError if the file differs from the run's record.
     """
+    _check_content(file)
+    with _refusals(target.url, file.name):
+        _try_repeatedly(partial(target.put, file))
+    record[file.name] = file.entry(whole=True)
+
+
+def _check_content(file: ExportFile) -> None:
+    """Raise RunError if a file is not what the run recorded."""
     try:
         digest = store.hash_file(file.path)
     except OSError as error:
@@ -314,19 +381,25 @@ def _send(file: ExportFile, target: Destination, record: _Record) -> None:
             f"{file.xxh3})",
             fix="export again",
         )
-    with _refusals(target.url, file.name):
-        # Networks fail for moments; what lasts is not tried again.
-        for attempt in range(_ATTEMPTS):
-            try:
-                target.put(file)
-                break
-            except Exception as error:
-                is_full = getattr(error, "errno", None) in _FULL
-                is_last = attempt == _ATTEMPTS - 1
-                if is_last or is_full or isinstance(error, _LASTING):
-                    raise
-                time.sleep(_FIRST_PAUSE_S * 2**attempt)
-    record[file.name] = file.entry(whole=True)
+
+
+def _try_repeatedly(send: Callable[[], None]) -> None:
+    """Send something; networks fail for moments, and what lasts is not tried again."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            send()
+            return
+        except Exception as error:
+            is_full = getattr(error, "errno", None) in _FULL
+            is_last = attempt == _ATTEMPTS - 1
+            if is_last or is_full or isinstance(error, _LASTING):
+                raise
+            time.sleep(_FIRST_PAUSE_S * 2**attempt)
+
+
+def _record_text(files: _Record) -> str:
+    record = {"files": dict(sorted(files.items()))}
+    return json.dumps(record, indent=1, ensure_ascii=False) + "\n"
 
 
 class Destination:
@@ -337,6 +410,7 @@ class Destination:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.repository = repository_at(url)
         self.fs, root = reach(url, where=f"the destination {url!r}", error=ExportError)
         self.root = root.rstrip("/") or "/"
         self.is_local = is_local(self.fs)
@@ -367,6 +441,8 @@ class Destination:
         These exist, or their sending has started. Raises ExportError for files that no
         push has sent; `names` are about to be written.
         """
+        if self.repository is not None:
+            self.repository.check_writable()
         sizes = self.sizes()
         known = {
             name: entry
@@ -430,14 +506,14 @@ class Destination:
     def try_writing(self) -> None:
         """Raise the file system's exception if it is not writable.
 
-        Not tried on the Hub, where each write is a commit.
+        The Hub is asked by `contents`.
         """
         if self.is_local:
             folder = Path(self.root).absolute()
             nearest = next(path for path in (folder, *folder.parents) if path.exists())
             # It has no name, so nothing can remain.
             tempfile.TemporaryFile(dir=nearest).close()
-        elif not protocols(self.fs) & _COMMITS:
+        elif self.repository is None:
             parent = self._nearest_folder().rstrip("/")
             # Unique, because several runs may check at once.
             marker = f"{parent}/{_MARKER}-{uuid.uuid4().hex[:8]}"
@@ -457,8 +533,7 @@ class Destination:
         return folder
 
     def write_record(self, files: _Record) -> None:
-        record = {"files": dict(sorted(files.items()))}
-        text = json.dumps(record, indent=1, ensure_ascii=False) + "\n"
+        text = _record_text(files)
         if self.is_local:
             target = Path(self.at(RECORD))
             target.parent.mkdir(parents=True, exist_ok=True)

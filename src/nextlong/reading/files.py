@@ -52,7 +52,7 @@ _PACKAGES: Final = {
     "s3a": "nextlong[s3]",
     "gs": "nextlong[gcs]",
     "gcs": "nextlong[gcs]",
-    "hf": "huggingface_hub",
+    "hf": "nextlong[hub]",
     "http": "aiohttp",
     "https": "aiohttp",
     "abfs": "adlfs",

@@ -101,7 +101,9 @@ class Export(Section):
         "the padding in the labels; null: no padding",
     )
     push: Annotated[Named | None, Operational()] = keyed(
-        None, "also upload the files to this folder or fsspec URL (s3://, gs://, hf://)"
+        None,
+        "also copy the files to this folder or fsspec URL (s3://, gs://, "
+        "hf://datasets/OWNER/NAME)",
     )
 
     @field_validator("formats", mode="after")

@@ -34,6 +34,7 @@ _FEATURES: Final = {
     "web": "WARC and HTML inputs",
     "s3": "s3:// inputs and exports",
     "gcs": "gs:// inputs and exports",
+    "hub": "hf:// inputs and exports",
     "ray": "executor: ray",
     "png": "nextlong peek --svg FILE.png",
     "view": "nextlong view",
