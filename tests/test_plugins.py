@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import nextlong
+from nextlong import plugins
 from nextlong.cli.main import main
 from nextlong.errors import PluginError, RecipeError
 from nextlong.plugins import METHODS, Registry
@@ -351,3 +352,11 @@ def test_a_run_outlives_its_plug_in(
     assert err.endswith(
         "which is not installed; install the package that it comes from\n"
     )
+
+
+def test_a_fault_is_looked_for_in_the_extensions_of_every_kind():
+    registries = [
+        value for value in vars(plugins).values() if isinstance(value, Registry)
+    ]
+    searched = {registry.kind for registry in plugins._REGISTRIES}
+    assert searched == {registry.kind for registry in registries}

@@ -253,6 +253,7 @@ _REGISTRIES: Final = (
     INPUT_FORMATS,
     ENCODERS,
     INDEXES,
+    KNOWN_ANSWERS,
     TASKS,
     TRAINERS,
 )

@@ -86,9 +86,10 @@ def test_named_buckets_are_mixed_and_others_left_out():
 
 def test_a_name_that_is_no_component():
     mixture = Mixture(components="lengths", names=("8k-16k",), weights=(1,))
-    with pytest.raises(RecipeError) as error:
+    with pytest.raises(CorpusError) as error:
         mixed([LONG, SHORT], mixture)
-    assert (error.value.where, error.value.value) == ("--mix", "8k-16k")
+    assert error.value.where == "8k-16k of the mix"
+    assert "8-16, 32-64, 64-128" in error.value.fix
 
 
 def test_a_curriculum_goes_from_short_to_long_buckets():

@@ -21,7 +21,13 @@ from numpy.typing import ArrayLike
 
 from nextlong import schemas
 from nextlong.arrays import AnyArray, Bools, Floats, Hashes, Ints, Objects
-from nextlong.artifacts.results import IngestFiles, chunk_files, inserted_files
+from nextlong.artifacts.results import (
+    ChunkFiles,
+    IngestFiles,
+    chunk_files,
+    chunks_of,
+    with_inserted,
+)
 from nextlong.engine.step import Artifacts
 from nextlong.rng import keyed_hash, threshold_for
 
@@ -429,13 +435,9 @@ class CorpusFiles:
 
 def sequence_corpus(done: Artifacts) -> CorpusFiles:
     """Return the files of all text in sequences: the corpus, and inserted tasks."""
-    files = corpus(done)
-    inserted = inserted_files(done)
-    if inserted is None:
-        return files
     return CorpusFiles(
-        documents=[*files.documents, *inserted.documents],
-        chunks=[*files.chunks, *inserted.chunks],
+        documents=with_inserted(IngestFiles.documents, done["ingest"], done),
+        chunks=with_inserted(ChunkFiles.chunks, chunks_of(done), done),
     )
 
 

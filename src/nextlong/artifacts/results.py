@@ -10,6 +10,7 @@ declared next to their step.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -222,25 +223,18 @@ class ComposeFiles(StepFiles):
     sequences = ShardFiles(".sequences.arrow")
 
 
-class InsertedFiles(StepFiles):
-    """The texts that composing inserted, as shards after those of the corpus.
+def has_inserted(done: Artifacts) -> bool:
+    """Return whether composing inserted tasks with known answers."""
+    return "compose" in done and "tasks" in done["compose"].manifest["config"]
 
-    They are declared like the files of the corpus that they continue.
+
+def with_inserted(files: ShardFiles, step: Artifact, done: Artifacts) -> list[Path]:
+    """Return files of a step, then those of the texts that composing inserted.
+
+    These texts are shards after those of the corpus, with files of the same names.
     """
-
-    step = "compose"
-    documents = IngestFiles.documents
-    hashes = IngestFiles.hashes
-    chunks = ChunkFiles.chunks
-    rows = ReferencedChunksFiles.rows
-    offsets = TokensFiles.offsets
-    ids = TokensFiles.ids
-
-
-def inserted_files(done: Artifacts) -> InsertedFiles | None:
-    """Return the texts that composing inserted; None if it inserts none."""
-    has_tasks = "compose" in done and "tasks" in done["compose"].manifest["config"]
-    return InsertedFiles.of(done) if has_tasks else None
+    inserted = files.of(done["compose"]) if has_inserted(done) else []
+    return [*files.of(step), *inserted]
 
 
 class ShardResult(TaskResult):

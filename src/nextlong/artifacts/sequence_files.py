@@ -35,7 +35,8 @@ from nextlong.artifacts.results import (
     TokenizerResult,
     TokensFiles,
     chunks_of,
-    inserted_files,
+    has_inserted,
+    with_inserted,
 )
 from nextlong.engine.step import (
     Artifacts,
@@ -190,17 +191,14 @@ def token_store(done: Artifacts) -> TokenStore:
     And those of inserted tasks, once they are composed.
     """
     text = sequence_corpus(done)
-    files = TokensFiles.of(done)
-    rows: Sequence[Path] = ReferencedChunksFiles.of(done).rows
-    offsets: Sequence[Path] = files.offsets
-    ids: Sequence[Path] = files.ids
-    inserted = inserted_files(done)
-    if inserted is not None:
-        rows = [*rows, *inserted.rows]
-        offsets = [*offsets, *inserted.offsets]
-        ids = [*ids, *inserted.ids]
+    referenced = done["referenced_chunks"]
+    tokens = done["tokens"]
     return TokenStore(
-        tokens=(rows, offsets, ids),
+        tokens=(
+            with_inserted(ReferencedChunksFiles.rows, referenced, done),
+            with_inserted(TokensFiles.offsets, tokens, done),
+            with_inserted(TokensFiles.ids, tokens, done),
+        ),
         documents=text.documents,
         chunks=text.chunks,
     )
@@ -288,11 +286,8 @@ class SequenceFiles:
         tokenizer = TokenizerFiles.of(done)
         special_texts = done["tokenizer"].result(TokenizerResult).special_texts
         roles = (schemas.SEPARATOR, schemas.BOS, schemas.EOS)
-        hashes: Sequence[Path] = IngestFiles.of(done).hashes
         corpus_id = chunks_of(done).manifest["fingerprint"]
-        inserted = inserted_files(done)
-        if inserted is not None:
-            hashes = [*hashes, *inserted.hashes]
+        if has_inserted(done):
             # Ids of inserted tasks mean other texts in every variant.
             corpus_id += done["compose"].manifest["fingerprint"]
         return cls(
@@ -301,7 +296,7 @@ class SequenceFiles:
             take=tuple(take),
             corpus=sequence_corpus(done),
             corpus_id=corpus_id,
-            hashes=hashes,
+            hashes=with_inserted(IngestFiles.hashes, done["ingest"], done),
             tokens=token_store(done),
             special=special_ids(done),
             special_texts=dict(zip(roles, special_texts, strict=True)),

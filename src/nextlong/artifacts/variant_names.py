@@ -6,7 +6,6 @@ is, or will be, recorded.
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections import Counter
@@ -126,11 +125,12 @@ def name_for(recipe: Recipe, run_dir: Path, *, taken: Collection[str] = ()) -> s
 
 def _free(name: str, used: Collection[str]) -> str:
     """Return a name that is free: itself, or with the next number."""
-    numbered = (f"{name}-{number}" for number in itertools.count(2))
-    for candidate in itertools.chain([name], numbered):
-        if candidate not in used and not _is_reserved(candidate):
-            return candidate
-    raise AssertionError  # there are numbers without end
+    free = name
+    number = 1
+    while free in used or _is_reserved(free):
+        number += 1
+        free = f"{name}-{number}"
+    return free
 
 
 def _is_reserved(name: str) -> bool:

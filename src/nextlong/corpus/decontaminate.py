@@ -39,9 +39,7 @@ from nextlong.engine.step import (
     ShardFiles,
     Step,
     StepFiles,
-    Task,
     TaskResult,
-    Work,
     each_shard,
 )
 from nextlong.errors import CorpusError
@@ -55,6 +53,7 @@ from nextlong.retrieval.near_duplicates.shingles import (
     ngrams,
     runs_on,
 )
+from nextlong.text import Json
 
 # Of a text, and of a question, that is compared as a whole.
 _MIN_WORDS: Final = 8
@@ -129,16 +128,9 @@ def decontaminate_steps(
         tasks=lambda _: [read],
     )
 
-    def tasks(done: Artifacts) -> Sequence[Task] | Work:
+    def given(done: Artifacts) -> Json:
         ngrams = EvalNgramsFiles.of(done)
-        task = partial(
-            _decontaminate_shard, heads=ngrams.heads, grams=ngrams.grams, files=names
-        )
-        return each_shard(
-            task,
-            documents=(ingest, IngestFiles.documents),
-            chunks=(chunk, ChunkFiles.chunks),
-        )(done)
+        return {"heads": ngrams.heads, "grams": ngrams.grams}
 
     decontaminate = Step(
         name="decontaminate",
@@ -146,7 +138,12 @@ def decontaminate_steps(
         version=3,
         config={},
         inputs=(ingest, chunk, eval_ngrams),
-        tasks=tasks,
+        tasks=each_shard(
+            partial(_decontaminate_shard, files=names),
+            given=given,
+            documents=(ingest, IngestFiles.documents),
+            chunks=(chunk, ChunkFiles.chunks),
+        ),
         result=DecontaminateResult,
     )
     return [eval_ngrams, decontaminate]

@@ -30,8 +30,8 @@ import pyarrow as pa
 from nextlong import schemas
 from nextlong.arrays import Bools, Doubles
 from nextlong.artifacts import corpus_files
-from nextlong.artifacts.results import IngestFiles, IngestResult
-from nextlong.corpus.select import SelectFiles
+from nextlong.artifacts.results import IngestFiles
+from nextlong.corpus.select import SelectFiles, sources_of_shards
 from nextlong.corpus.splits import Splits
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import (
@@ -113,13 +113,10 @@ def long_document_steps(
     Each filter judges what the step before it keeps; the first what `kept` keeps. The
     last step decides which documents are kept.
     """
-    source_of_task: list[int] = []
-    for index, source_splits in enumerate(splits):
-        source_of_task += [index] * len(source_splits)
     steps: list[Step] = []
     for document_filter in _filters_of(recipe):
         before = steps[-1] if steps else kept
-        steps += _steps_of(document_filter, source_of_task, ingest, before)
+        steps += _steps_of(document_filter, splits, ingest, before)
     return steps
 
 
@@ -152,7 +149,7 @@ def _filters_of(recipe: Recipe) -> Iterator[_Filter]:
 
 
 def _steps_of(
-    document_filter: _Filter, source_of_task: Sequence[int], ingest: Step, before: Step
+    document_filter: _Filter, splits: Splits, ingest: Step, before: Step
 ) -> list[Step]:
     """Return the steps that score the documents, and that keep some of them."""
     scores = Step(
@@ -170,15 +167,11 @@ def _steps_of(
     )
 
     def tasks(done: Artifacts) -> list[Task]:
-        results = done["ingest"].results(IngestResult)
-        source_of_shard: list[int] = []
-        for index, result in zip(source_of_task, results, strict=True):
-            source_of_shard += [index] * result.shards
         task = partial(
             _keep_quantiles,
             scores=ScoreFiles(done[scores.name]).scores,
             keep=SelectFiles(done[before.name]).keep,
-            source_of_shard=source_of_shard,
+            source_of_shard=sources_of_shards(splits, done["ingest"]),
             quantiles=document_filter.quantiles,
             reason=document_filter.reason,
         )

@@ -33,6 +33,7 @@ from nextlong.arrays import AnyArray, Hashes, Ints
 from nextlong.artifacts.results import IngestFiles, IngestResult
 from nextlong.corpus.splits import Splits
 from nextlong.engine.step import (
+    Artifact,
     Artifacts,
     ShardFiles,
     Step,
@@ -78,17 +79,9 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
     No duplicates, within caps and weights.
     """
     sources = settings.sources
-    # The index of the source of each task of ingest.
-    source_of_split: list[int] = []
-    for index, source_splits in enumerate(splits):
-        source_of_split += [index] * len(source_splits)
 
     def tasks(done: Artifacts) -> list[Task]:
         ingested = done["ingest"]
-        results = ingested.results(IngestResult)
-        shard_sources: list[int] = []
-        for index, result in zip(source_of_split, results, strict=True):
-            shard_sources += [index] * result.shards
         files = IngestFiles(ingested)
         is_normalized = settings.dedup == "normalized"
         task = partial(
@@ -96,7 +89,7 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
             hashes=files.hashes,
             compared=files.normalized if is_normalized else files.hashes,
             chars=files.chars,
-            shard_sources=shard_sources,
+            shard_sources=sources_of_shards(splits, ingested),
             sources=sources,
             seed=seed,
         )
@@ -116,6 +109,16 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
         tasks=tasks,
         result=SelectResult,
     )
+
+
+def sources_of_shards(splits: Splits, ingest: Artifact) -> list[int]:
+    """Return the index of the source of each shard that ingest wrote."""
+    results = iter(ingest.results(IngestResult))
+    sources: list[int] = []
+    for index, source_splits in enumerate(splits):
+        for _ in source_splits:
+            sources += [index] * next(results).shards
+    return sources
 
 
 def _is_sampled(source: Source) -> bool:

@@ -295,14 +295,14 @@ def _weighted(
     weights = weights_of(mixture, names, sizes)
     chosen = []
     for name in weights:
-        component = by_name[name]
+        component = by_name.get(name, index[:0])
         if not len(component):
             raise CorpusError(
                 where=f"{name} of the mix",
                 problem=f"it has no sequence in {split}, so the proportions cannot be "
                 "kept",
-                fix="remove it from the mix, choose another export.validation, or make "
-                "more sequences",
+                fix=f"choose from {', '.join(names)}, change export.validation, or "
+                "make more sequences",
             )
         # Held-out sequences are measured once.
         repeat = mixture.repeat if split == "train" else 1
@@ -318,9 +318,9 @@ def _mix(
 ) -> AnyArray:
     """Return the sequences of several components in the proportions of `weights`.
 
-    They are evenly interleaved, and none is repeated. The component with the fewest
-    sequences for its weight is used completely and sets the scale; of each other one
-    the first sequences are used.
+    They are evenly interleaved. The component with the fewest sequences for its weight
+    is used completely and sets the scale; of each other one the first sequences are
+    used.
     """
     # (n,) for each component: the sequences or tokens up to and including each
     # sequence.

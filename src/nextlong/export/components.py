@@ -83,8 +83,8 @@ def weights_of(
 ) -> dict[str, float]:
     """Return the weight of each component of the mixture, by its name.
 
-    `sizes` are those of the components `names`, in the mixture's unit. Raises
-    RecipeError for a component that does not exist.
+    `sizes` are those of the components `names`, in the mixture's unit. A component that
+    the user names may be none of these.
     """
     if mixture.temperature is not None:
         tempered = {}
@@ -95,12 +95,4 @@ def weights_of(
         return tempered
     if not mixture.names:
         return dict(zip(names, mixture.weights, strict=True))
-    unknown = [name for name in mixture.names if name not in names]
-    if unknown:
-        raise RecipeError(
-            where="--mix",
-            value=unknown[0],
-            problem="is not a component of the mix",
-            fix=f"choose from {', '.join(names)}",
-        )
     return dict(zip(mixture.names, mixture.weights, strict=True))
