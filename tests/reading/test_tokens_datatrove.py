@@ -52,6 +52,15 @@ def test_without_metadata_the_vocabulary_tells_the_width(tmp_path):
     assert [item.text for item in items] == TEXTS
 
 
+def test_an_index_that_ends_early(tmp_path):
+    for name, recorded in RECORDED.items():
+        (tmp_path / name).write_bytes(bytes.fromhex(recorded))
+    (tmp_path / "hand.ds.index").write_bytes(bytes.fromhex("0400000000000000060000"))
+    with pytest.raises(CorpusError) as error:
+        rows_of(tmp_path / "hand.ds")
+    assert error.value.where.endswith("hand.ds")
+
+
 @pytest.mark.parametrize("content", ["010002000300", "0100020003000000ffff000001"])
 def test_a_file_that_ends_early_or_late(tmp_path, content):
     for name, recorded in RECORDED.items():

@@ -17,6 +17,7 @@ from tests.support.tokenized import (
 
 import nextlong
 from nextlong.errors import CorpusError
+from nextlong.reading.records import RejectKind
 from nextlong.reading.tokens_mds import FORMAT
 
 
@@ -137,3 +138,45 @@ def test_a_shard_that_ends_early(tmp_path, tokenizer):
     with pytest.raises(CorpusError) as error:
         read_tokens(tmp_path / "a.mds", tokenizer=str(tmp_path))
     assert error.value.where.endswith("a.mds")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "encode", "value"),
+    [
+        (
+            "ndarray",
+            lambda: b"\x22\x04\x02" + np.array([1.5, 2], "<f4").tobytes(),
+            [1.5, 2],
+        ),
+        ("str_int", lambda: b"123456789012345678901", "123456789012345678901"),
+        ("json", lambda: b'{"a": 1}', {"a": 1}),
+        ("pkl", lambda: b"\x80", b"\x80"),
+    ],
+)
+def test_other_columns(tmp_path, encoding, encode, value):
+    samples = [[b"text", encode()]]
+    shard = mds_shard(samples, {"text": "str", "other": encoding}, [None, None])
+    (tmp_path / "a.mds").write_bytes(shard)
+    (item,) = read_tokens(tmp_path / "a.mds", metadata=["other"], filter=None)
+    (found,) = item.values
+    assert (found.tolist() if isinstance(found, np.ndarray) else found) == value
+
+
+@pytest.mark.parametrize("sample", [[b"\xff"], [b""]])
+def test_a_sample_that_is_not_what_its_encoding_says(tmp_path, sample):
+    encoding = "str" if sample[0] else "ndarray"
+    shard = mds_shard([sample], {"text": encoding}, [None])
+    (tmp_path / "a.mds").write_bytes(shard)
+    tokenizer_at(tmp_path / "tokenizer.json")
+    with pytest.raises(CorpusError) as error:
+        read_tokens(tmp_path / "a.mds", tokenizer=str(tmp_path))
+    assert error.value.where.endswith("a.mds")
+
+
+@pytest.mark.parametrize("id_", [-1, 1 << 40])
+def test_an_id_that_no_tokenizer_has(tmp_path, tokenizer, id_):
+    ids = np.array([*ids_of(tokenizer, TEXTS[0]), id_], np.int64)
+    shard = mds_shard([[array_bytes(ids)]], {"tokens": "ndarray:int64"}, [None])
+    (tmp_path / "a.mds").write_bytes(shard)
+    (item,) = read_tokens(tmp_path / "a.mds", tokenizer=str(tmp_path))
+    assert item.kind is RejectKind.OTHER_IDS

@@ -11,7 +11,7 @@ reject: it was made with another tokenizer, or cut within a character.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -148,7 +148,10 @@ class Decoder:
 
     def decoded(self, ids: list[int]) -> str:
         """Return the text of ids, with the names of special tokens among them."""
-        return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+        try:
+            return str(self.tokenizer.decode(ids, skip_special_tokens=False))
+        except OverflowError:
+            return ""  # one is negative or above 32 bits, such as -1 for padding
 
 
 def decoder_of(source: Source, file: InputFile) -> Decoder:
@@ -219,6 +222,15 @@ def _from_hub(name: str) -> Tokenizer:
 def _tokenizer_file(name: str) -> Path:
     path = Path(name).expanduser()
     return path / "tokenizer.json" if path.is_dir() else path
+
+
+def rows_in(
+    stream: Any, dtype: np.dtype[Any], tokens_of_rows: Iterable[int]
+) -> Iterator[TokenRow]:
+    """Yield rows of ids that follow each other in a stream."""
+    for tokens in tokens_of_rows:
+        raw = read_exactly(stream, tokens * dtype.itemsize)
+        yield TokenRow(np.frombuffer(raw, dtype))
 
 
 def read_exactly(stream: Any, size: int) -> bytes:

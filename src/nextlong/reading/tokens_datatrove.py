@@ -8,7 +8,6 @@ Out: a row of ids for each document; without an index one row, which end tokens 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from nextlong.errors import CorpusError
 from nextlong.reading.files import InputFile, open_binary
 from nextlong.reading.records import ReadRequest
-from nextlong.reading.token_ids import TokenFormat, TokenRow, decoder_of, read_exactly
+from nextlong.reading.token_ids import TokenFormat, TokenRow, decoder_of, rows_in
 
 _TYPES: Final = {2: "<u2", 4: "<u4"}
 
@@ -32,10 +31,11 @@ class _Datatrove(TokenFormat):
         dtype = np.dtype(_TYPES[_id_bytes(request)])
         tokens, left = divmod(file.bytes, dtype.itemsize)
         index = _beside(file, ".index")
-        ends = [tokens]
+        ends = np.array([tokens])
         if index is not None:
-            ends = np.frombuffer(index, "<u8").tolist()
-        last = ends[-1] if ends else 0
+            # A last number that is cut is left out, so it is missing below.
+            ends = np.frombuffer(index, "<i8", len(index) // 8)
+        last = int(ends[-1]) if len(ends) else 0
         if last != tokens or left:
             raise CorpusError(
                 where=file.path,
@@ -43,9 +43,7 @@ class _Datatrove(TokenFormat):
                 f"{dtype.itemsize} bytes",
                 fix="copy the .ds file and its .index again, or leave it out",
             )
-        for start, stop in pairwise([0, *ends]):
-            raw = read_exactly(stream, (stop - start) * dtype.itemsize)
-            yield TokenRow(np.frombuffer(raw, dtype))
+        yield from rows_in(stream, dtype, np.diff(ends, prepend=0).tolist())
 
 
 def _id_bytes(request: ReadRequest) -> int:

@@ -10,6 +10,7 @@ Out: of a column of strings, a record for each sample; of a column of ids, those
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -35,14 +36,7 @@ _UINT32_BYTES: Final = 4
 # The columns of ids of ProLong and LLM-foundry.
 _ID_COLUMNS: Final = ("input_ids", "tokens")
 _BOUNDS: Final = "indices"
-# Of an array whose type is stored with it (`ndarray`).
-_ARRAY_TYPES: Final = {
-    8: "<u1", 9: "<i1", 16: "<u2", 17: "<i2", 32: "<u4", 33: "<i4", 64: "<u8", 65: "<i8"
-}  # fmt: skip
-_SCALARS: Final = frozenset(
-    {"uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"}
-    | {"float16", "float32", "float64"}
-)
+_SCALAR: Final = re.compile(r"(u?int|float)\d+")
 
 
 class _Mds(TokenFormat):
@@ -138,11 +132,11 @@ class _Shard:
     def samples(self) -> Iterator[dict[str, Any]]:
         """Yield the columns of each sample. It can be called once."""
         for start, stop in pairwise(self.offsets):
-            pieces = _pieces(read_exactly(self.stream, stop - start), self.sizes)
-            columns = zip(self.encodings.items(), pieces, strict=True)
-            yield {
-                name: _decoded(piece, encoding) for (name, encoding), piece in columns
-            }
+            sample = read_exactly(self.stream, stop - start)
+            try:
+                yield decoded(sample, self.encodings, self.sizes)
+            except (ValueError, IndexError) as error:
+                raise OSError(f"the sample at byte {start:,}: {error}") from None
 
 
 def _texts(shard: _Shard, request: ReadRequest) -> Items:
@@ -176,49 +170,57 @@ def _values(sample: Mapping[str, Any], request: ReadRequest) -> tuple[Any, ...]:
     return tuple(sample.get(name) for name in request.columns)
 
 
-def _pieces(sample: bytes, sizes: Sequence[int | None]) -> Iterator[bytes]:
-    """Yield the bytes of each column of a sample; `sizes` has None if they vary."""
+def decoded(
+    sample: bytes | memoryview,
+    encodings: Mapping[str, str],
+    sizes: Sequence[int | None],
+) -> dict[str, Any]:
+    """Return the columns of a sample; `sizes` has None for those that vary."""
     varying = sum(size is None for size in sizes)
     place = varying * _UINT32_BYTES
-    own_sizes = iter(np.frombuffer(sample[:place], "<u4").tolist())
-    for size in sizes:
+    own_sizes = iter(np.frombuffer(sample, "<u4", varying).tolist())
+    columns = {}
+    for (name, encoding), size in zip(encodings.items(), sizes, strict=True):
         stop = place + (next(own_sizes) if size is None else size)
-        yield sample[place:stop]
+        columns[name] = _value(sample[place:stop], encoding)
         place = stop
+    return columns
 
 
-def _decoded(value: bytes, encoding: str) -> Any:
-    """Return a value of one of the encodings of text and ids; others as bytes."""
+def _value(value: bytes | memoryview, encoding: str) -> Any:
+    """Return a value of one of the encodings of text and numbers; others as bytes."""
     kind, _, details = encoding.partition(":")
-    if kind == "str":
-        return value.decode("utf-8")
+    # str, and numbers of any precision as text: str_int, str_float and str_decimal.
+    if kind.startswith("str"):
+        return str(value, "utf-8")
     if kind == "json":
-        return json.loads(value)
+        return json.loads(bytes(value))
     if kind == "int":
         return int.from_bytes(value, "little", signed=True)
     if kind == "ndarray":
         return _array(value, details)
-    if kind in _SCALARS:
+    if _SCALAR.fullmatch(kind):
         return np.frombuffer(value, kind)[0].item()
     return value
 
 
-def _array(value: bytes, details: str) -> AnyArray:
+def _array(value: bytes | memoryview, details: str) -> AnyArray:
     """Return an array; `details` are its type and shape, as far as they are fixed."""
     dtype, _, fixed_shape = details.partition(":")
     place = 0
     if not dtype:
-        dtype = _ARRAY_TYPES.get(value[0], "<u1")
+        # The bits of a number, plus 0 for unsigned, 1 for signed, 2 for real ones.
+        size, kind = divmod(value[0], 8)
+        dtype = f"<{'uif'[kind]}{size}"
         place = 1
     if fixed_shape:
         shape = [int(size) for size in fixed_shape.split(",")]
     else:
         # The number of axes and the width of their sizes in one byte, then these.
-        axes = value[place] >> 2
-        width = 1 << (value[place] & 3)
-        sizes = np.frombuffer(value, f"<u{width}", axes, place + 1)
-        shape = sizes.tolist()
-        place += 1 + sizes.nbytes
+        axes, power = divmod(value[place], 4)
+        axis_sizes = np.frombuffer(value, f"<u{1 << power}", axes, place + 1)
+        shape = axis_sizes.tolist()
+        place += 1 + axis_sizes.nbytes
     numbers = np.frombuffer(value, dtype, offset=place)
     return numbers.reshape(shape)
 

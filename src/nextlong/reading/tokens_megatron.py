@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import fsspec
 import numpy as np
 
+from nextlong.arrays import Ints
 from nextlong.errors import CorpusError
 from nextlong.reading.files import InputFile, open_binary, retried
 from nextlong.reading.records import ReadRequest
-from nextlong.reading.token_ids import TokenFormat, TokenRow, read_exactly
+from nextlong.reading.token_ids import TokenFormat, TokenRow, rows_in
 
 # Magic word, version, code of the type, and the counts of sequences and bounds.
 _HEADER: Final = struct.Struct("<9sQBQQ")
@@ -37,45 +37,56 @@ class _Megatron(TokenFormat):
     def token_rows(self, stream: Any, request: ReadRequest) -> Iterator[TokenRow]:
         """Yield the ids of each document."""
         file = request.part.file
-        dtype, tokens_of_documents = _read_index(stream.read(), file)
+        try:
+            index = read_index(stream.read())
+        except ValueError as error:
+            raise _broken(file, str(error)) from None
         fs, path = fsspec.core.url_to_fs(file.path)
         ids_path = f"{path[: -len('.idx')]}.bin"
         if not retried(fs.exists, ids_path, fs=fs):
             raise _broken(file, f"has no ids beside it, {ids_path}")
         size = retried(fs.size, ids_path, fs=fs)
-        tokens = sum(tokens_of_documents)
-        if size != tokens * dtype.itemsize:
+        tokens = int(index.ends[-1])
+        if size != tokens * index.dtype.itemsize:
             raise _broken(file, f"has {tokens:,} ids, but {ids_path} {size:,} bytes")
+        tokens_of_documents = np.diff(index.ends[index.documents]).tolist()
         disk_bytes = file.bytes // max(len(tokens_of_documents), 1)
         with open_binary(str(fs.unstrip_protocol(ids_path))) as ids:
-            for tokens in tokens_of_documents:
-                raw = read_exactly(ids, tokens * dtype.itemsize)
-                yield TokenRow(np.frombuffer(raw, dtype), disk_bytes=disk_bytes)
+            for row in rows_in(ids, index.dtype, tokens_of_documents):
+                yield row._replace(disk_bytes=disk_bytes)
 
 
-def _read_index(index: bytes, file: InputFile) -> tuple[np.dtype[Any], list[int]]:
-    """Return the type of the ids, and the tokens of each document.
+class MegatronIndex(NamedTuple):
+    """The content of an `.idx` file of n sequences."""
 
-    Raises CorpusError if it is no index, or its documents are not in file order.
+    dtype: np.dtype[Any]  # of the ids
+    ends: Ints  # (n + 1,): the ids before each sequence, and all of them
+    documents: Ints  # (documents + 1,): the first sequence of each, and n
+
+
+def read_index(content: bytes) -> MegatronIndex:
+    """Return the content of an `.idx` file.
+
+    Raises ValueError, with a predicate of the file, if it is no index, or if its
+    sequences are not in the order of the ids.
     """
-    if not index.startswith(_MAGIC) or len(index) < _HEADER.size:
-        raise _broken(file, "is no index of Megatron")
-    _, _, code, sequences, bounds = _HEADER.unpack_from(index)
+    if not content.startswith(_MAGIC) or len(content) < _HEADER.size:
+        raise ValueError("is no index of Megatron")
+    _, _, code, sequences, bounds = _HEADER.unpack_from(content)
     if code not in _TYPES:
-        raise _broken(file, f"has ids of the type {code}, which are no integers")
+        raise ValueError(f"has ids of the type {code}, which are no integers")
     dtype = np.dtype(_TYPES[code])
-    # Behind the header: lengths, byte offsets, and bounds of documents in sequences.
-    place = _HEADER.size
-    lengths = np.frombuffer(index, "<i4", sequences, place)
-    place += lengths.nbytes
-    offsets = np.frombuffer(index, "<i8", sequences, place)
-    place += offsets.nbytes
-    document_bounds = np.frombuffer(index, "<i8", bounds, place)
-    ends = np.append(0, np.cumsum(lengths, dtype=np.int64))
-    if not np.array_equal(offsets, ends[:-1] * dtype.itemsize):
-        raise _broken(file, "names sequences that are not in the order of the ids")
-    token_bounds = ends[document_bounds].tolist()
-    return dtype, [stop - start for start, stop in pairwise(token_bounds)]
+    # Behind the header: the length and the byte offset of each sequence, and the bounds
+    # of documents in sequences.
+    arrays = (("lengths", "<i4", sequences), ("offsets", "<i8", sequences))
+    layout = np.dtype([*arrays, ("documents", "<i8", bounds)])
+    if len(content) != _HEADER.size + layout.itemsize:
+        raise ValueError(f"has {len(content):,} bytes, so it is truncated")
+    parts = np.frombuffer(content, layout, offset=_HEADER.size)[0]
+    ends = np.append(0, np.cumsum(parts["lengths"], dtype=np.int64))
+    if not np.array_equal(parts["offsets"], ends[:-1] * dtype.itemsize):
+        raise ValueError("names sequences that are not in the order of the ids")
+    return MegatronIndex(dtype, ends, parts["documents"])
 
 
 def _broken(file: InputFile, problem: str) -> CorpusError:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, chain, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,6 @@ import numpy as np
 import zstandard
 from pydantic import JsonValue
 
-from nextlong.arrays import UInt32s
 from nextlong.artifacts.blocks import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
@@ -36,6 +35,7 @@ from nextlong.export.formats.base import (
     RowSizes,
     check_index,
 )
+from nextlong.reading.tokens_mds import decoded
 from nextlong.text import Json
 
 _COLUMNS: Final = {
@@ -45,6 +45,7 @@ _COLUMNS: Final = {
     "length": "int",
 }
 _LENGTH_BYTES: Final = 8
+_SIZES: Final = (None, None, None, _LENGTH_BYTES)  # of the columns; None if they vary
 _UINT32_BYTES: Final = 4
 # A sample begins with the sizes of its columns of variable size, all but the last.
 _SIZED_COLUMNS: Final = 3
@@ -165,7 +166,8 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         data = _read_shard(folder / name, entry)
         offsets = _read_offsets(name, data, entry)
         for start, end in pairwise(offsets):
-            yield _row_of(data[start:end])
+            row = decoded(data[start:end], _COLUMNS, _SIZES)
+            yield {**row, "indices": row["indices"].tolist()}
 
 
 def _read_shard(path: Path, entry: Json) -> memoryview:
@@ -226,38 +228,6 @@ def _read_offsets(name: str, data: memoryview, entry: Json) -> list[int]:
     return offsets
 
 
-def _row_of(sample: memoryview) -> Mapping[str, Any]:
-    """Return the columns of a sample."""
-    sizes = np.frombuffer(sample, "<u4", _SIZED_COLUMNS).tolist()
-    bounds = list(accumulate([_SIZES_BYTES, *sizes, _LENGTH_BYTES]))
-    domain, indices, input_ids, length = (
-        sample[start:end] for start, end in pairwise(bounds)
-    )
-    return {
-        "domain": bytes(domain).decode(),
-        "indices": _array(indices).tolist(),
-        "input_ids": _array(input_ids),
-        "length": int.from_bytes(length, "little", signed=True),
-    }
-
-
-def _array(value: memoryview) -> UInt32s:
-    """Return an array of uint32 from its bytes.
-
-    They begin with its shape, as `_shape` writes it.
-    """
-    axes = value[0] >> 2
-    width = 1 << (value[0] & 3)
-    shape = np.frombuffer(
-        value,
-        dtype=f"<u{width}",
-        count=axes,
-        offset=1,
-    )
-    numbers = np.frombuffer(value, dtype="<u4", offset=1 + shape.nbytes)
-    return numbers.reshape(shape.tolist())
-
-
 def _samples(block: Resolved) -> Iterator[list[bytes | memoryview]]:
     """Yield the pieces of the bytes of each row; the ids are not copied."""
     # int32 read as uint32: no id is negative.
@@ -311,7 +281,7 @@ def _config(options: Options) -> dict[str, JsonValue]:
         "size_limit": options.shard_bytes,
         "column_names": list(_COLUMNS),
         "column_encodings": list(_COLUMNS.values()),
-        "column_sizes": [None, None, None, _LENGTH_BYTES],
+        "column_sizes": list(_SIZES),
     }
 
 

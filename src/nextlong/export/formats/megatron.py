@@ -26,6 +26,7 @@ from nextlong.arrays import Int32s
 from nextlong.artifacts.blocks import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.export.formats.base import Format, LoadingCode, Options, check_index
+from nextlong.reading.tokens_megatron import MegatronIndex, read_index
 
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _VERSION: Final = 1
@@ -132,9 +133,9 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     check_index("blend.txt", [f"{prefix}.bin" for _, prefix in blend], files)
     for name, (weight, _) in zip(files, blend, strict=True):
         path = folder / name
-        lengths, dtype = _read_index(path.with_suffix(".idx"))
-        ends = np.cumsum(lengths, dtype=np.int64)
-        tokens = int(lengths.sum(dtype=np.int64))
+        index = _read_index(path.with_suffix(".idx"))
+        dtype = index.dtype
+        tokens = int(index.ends[-1])
         size = path.stat().st_size
         if size != tokens * dtype.itemsize:
             raise ValueError(
@@ -145,51 +146,24 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
             raise ValueError(f"{name} has {tokens:,} tokens, blend.txt says {weight}")
         # An empty file cannot be mapped.
         ids = np.memmap(path, dtype, "r") if tokens else np.empty(0, dtype)
-        for start, end in pairwise([0, *ends.tolist()]):
+        for start, end in pairwise(index.ends.tolist()):
             yield {"input_ids": ids[start:end]}
 
 
-def _read_index(path: Path) -> tuple[Int32s, np.dtype[Any]]:
-    """Return the lengths of the documents of an `.idx` file, (D,), and the type of ids.
+def _read_index(path: Path) -> MegatronIndex:
+    """Return the content of an `.idx` file.
 
     Raises ValueError where it is not as this module writes it.
     """
-    index = path.read_bytes()
-    magic, version, code, sequences, bounds = _HEADER.unpack_from(index)
-    if (magic, version) != (_MAGIC, _VERSION):
-        raise ValueError(f"{path.name} begins with {magic!r}, version {version}")
-    names = {code: name for name, code in _DTYPE_CODES.items()}
-    dtype = np.dtype(names[code])
-    # Behind the header: the lengths of the sequences, their byte offsets, and the
-    # bounds of documents in sequences.
-    lengths = np.frombuffer(
-        index,
-        dtype="<i4",
-        count=sequences,
-        offset=_HEADER.size,
-    )
-    pointers = np.frombuffer(
-        index,
-        dtype="<i8",
-        count=sequences,
-        offset=_HEADER.size + lengths.nbytes,
-    )
-    documents = np.frombuffer(
-        index,
-        dtype="<i8",
-        count=bounds,
-        offset=_HEADER.size + lengths.nbytes + pointers.nbytes,
-    )
-    if not np.array_equal(documents, np.arange(sequences + 1)):
+    try:
+        index = read_index(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path.name} {error}") from None
+    if not np.array_equal(index.documents, np.arange(len(index.ends))):
         raise ValueError(
             f"{path.name} does not have exactly one document for every sequence"
         )
-    starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    if not np.array_equal(pointers, starts * dtype.itemsize):
-        raise ValueError(
-            f"{path.name} has documents that do not begin where the previous one ends"
-        )
-    return lengths, dtype
+    return index
 
 
 FORMAT = Format(
