@@ -540,6 +540,8 @@ def _training_seconds(recipe: Replication, tokens_by_row: Mapping[int, int]) -> 
         "memory": {"checkpointing": "none"},
     }
     timed = TrainRecipe.from_dict(keys)
+    # As in training: on busy cores, several threads wait for each other.
+    torch.set_num_threads(1)
     seconds = 0.0
     for row_tokens, tokens in tokens_by_row.items():
         rows = tokens / row_tokens
