@@ -246,28 +246,28 @@ def iter_chunk_texts(
 
     Of all chunks, or of the given sorted chunk rows.
     """
-    table = read_chunks(chunks)
+    table = _chunk_table(file_version(chunks))
     selected = np.arange(len(table["doc_row"])) if rows is None else rows
-    docs_of_selected = table["doc_row"][selected]
-    first_doc = 0
-    # The row counts come from one narrow column, so that the texts of batches without
-    # selected chunks stay compressed.
+    first_docs = _first_documents(file_version(documents))
+    bounds = np.searchsorted(table["doc_row"][selected], first_docs)
     source = pa.memory_map(str(documents))
-    with (
-        pa.ipc.open_file(source, options=_TEXTS) as reader,
-        pa.ipc.open_file(source, options=_HASHES) as counter,
-    ):
-        for number in range(reader.num_record_batches):
-            last_doc = first_doc + counter.get_batch(number).num_rows
-            low, high = np.searchsorted(docs_of_selected, [first_doc, last_doc])
-            if low < high:
-                yield _texts_of_batch(
-                    reader.get_batch(number),
-                    table,
-                    selected[low:high],
-                    first_doc=first_doc,
-                )
-            first_doc = last_doc
+    with pa.ipc.open_file(source, options=_TEXTS) as reader:
+        # The texts of batches without selected chunks stay compressed.
+        for number in np.flatnonzero(np.diff(bounds)).tolist():
+            yield _texts_of_batch(
+                reader.get_batch(number),
+                table,
+                selected[bounds[number] : bounds[number + 1]],
+                first_doc=int(first_docs[number]),
+            )
+
+
+@lru_cache(maxsize=1024)
+def _first_documents(documents: FileVersion) -> Ints:
+    """Return the first document of each record batch, and their number at the end."""
+    # From one narrow column, so that texts stay compressed.
+    batches = record_batches(documents.path, options=_HASHES)
+    return np.cumsum([0, *(batch.num_rows for _, batch in batches)])
 
 
 def _texts_of_batch(

@@ -458,9 +458,9 @@ class _TextCutter(fit.Cutter):
         # Only placed chunks that share a shingle with the text are compared: text 0 is
         # the cut chunk, the others follow.
         owners = np.repeat(np.arange(len(placed)), np.diff(others.offsets))
-        is_shared = np.isin(others.hashes, own.hashes)
+        shared = shingles.positions_of(own.hashes, others.hashes)
         texts_hashes = [own.hashes]
-        for other in np.unique(owners[is_shared]).tolist():
+        for other in np.unique(owners[shared]).tolist():
             first, last = others.offsets[other : other + 2]
             texts_hashes.append(others.hashes[first:last])
         offsets = np.cumsum([0, *map(len, texts_hashes)])

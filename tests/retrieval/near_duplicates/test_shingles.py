@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from itertools import pairwise
+from pathlib import Path
 from unicodedata import category
 
 import numpy as np
@@ -21,6 +22,7 @@ from nextlong.retrieval.near_duplicates.shingles import (
     documents_of,
     hash_words,
     ngrams,
+    positions_of,
     shingle_shard,
     shingles,
     weigh_shingles,
@@ -120,7 +122,9 @@ def shard(stem, texts, *, cut=0):
         f"{stem}.chunks.arrow", CHUNKS, zip(*rows, strict=True) if rows else [[]] * 4
     )
     return shingle_shard(
-        stem, documents=f"{stem}.documents.arrow", chunks=f"{stem}.chunks.arrow"
+        stem,
+        documents=Path(f"{stem}.documents.arrow"),
+        chunks=Path(f"{stem}.chunks.arrow"),
     )
 
 
@@ -285,3 +289,15 @@ def test_runs_are_equal_where_their_words_are_in_the_same_order():
 def test_a_run_of_two_words_is_not_the_run_of_one():
     words = hash_words("a a").hashes
     assert ngrams(words, 1)[0] != ngrams(words, 2)[0]
+
+
+def test_runs_are_found_where_all_of_their_bits_are_equal():
+    draw = np.random.default_rng(0)
+    runs = draw.integers(0, 2**64, 300, dtype=np.uint64)
+    same_low_bits = runs ^ np.uint64(1 << 63)
+    others = draw.integers(0, 2**64, 300, dtype=np.uint64)
+    hashes = draw.permutation(np.concatenate([runs, same_low_bits, others, runs]))
+    found = np.flatnonzero(np.isin(hashes, runs))
+    assert positions_of(runs, hashes).tolist() == found.tolist()
+    assert len(positions_of(runs[:0], hashes)) == 0
+    assert len(positions_of(runs, hashes[:0])) == 0

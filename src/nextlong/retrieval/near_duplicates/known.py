@@ -173,7 +173,7 @@ def _joined(known: KnownTexts, new: KnownTexts) -> KnownTexts | None:
     shift = np.array([0, count])
     repeats = np.concatenate([known_repeats, new_repeats[:, ::-1], equal]) + shift
     likely = np.concatenate([known_likely, new_likely[:, ::-1]]) + shift
-    texts = _concatenated(known.texts, new.texts)
+    texts = known.texts.followed_by(new.texts)
 
     # Passages are looked for among all texts that may share one; those of two known or
     # two new texts are listed already.
@@ -258,19 +258,6 @@ def _equal_short_texts(
     b = new.texts.owners[of_new]
     is_short = np.flatnonzero(known.texts.whole[a] == 0)
     return np.stack([a[is_short], b[is_short]], axis=1).astype(np.int64)
-
-
-def _concatenated(first: Texts, second: Texts) -> Texts:
-    """Return the texts of both; those of the second are numbered after the first."""
-    count = np.int32(len(first.whole))
-    return Texts(
-        hashes=np.concatenate([first.hashes, second.hashes]),
-        offsets=np.append(first.offsets, second.offsets[1:] + first.offsets[-1]),
-        owners=np.concatenate([first.owners, second.owners + count]),
-        words=np.concatenate([first.words, second.words]),
-        whole=np.concatenate([first.whole, second.whole]),
-        needed=np.concatenate([first.needed, second.needed]),
-    )
 
 
 _ALIKE: Final = np.ones(1, np.uint16)  # weights, which passages do not need

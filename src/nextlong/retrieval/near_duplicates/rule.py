@@ -167,6 +167,31 @@ class Texts(NamedTuple):
             needed=-(-whole * millionths // _MILLION),  # rounded up
         )
 
+    def picked(self, texts: Ints) -> Texts:
+        """Return some texts, by their numbers."""
+        sizes = np.diff(self.offsets)[texts]
+        runs = ranges(self.offsets[texts], sizes)
+        return Texts(
+            hashes=self.hashes[runs],
+            offsets=np.append(0, np.cumsum(sizes)),
+            owners=np.repeat(np.arange(len(texts), dtype=np.int32), sizes),
+            words=self.words[runs],
+            whole=self.whole[texts],
+            needed=self.needed[texts],
+        )
+
+    def followed_by(self, others: Texts) -> Texts:
+        """Return these texts and others, which are numbered after them."""
+        count = np.int32(len(self.whole))
+        return Texts(
+            hashes=np.concatenate([self.hashes, others.hashes]),
+            offsets=np.append(self.offsets, others.offsets[1:] + self.offsets[-1]),
+            owners=np.concatenate([self.owners, others.owners + count]),
+            words=np.concatenate([self.words, others.words]),
+            whole=np.concatenate([self.whole, others.whole]),
+            needed=np.concatenate([self.needed, others.needed]),
+        )
+
     def suspects(self, is_shared: Bools) -> Bools:
         """Return which texts, (n,), share enough of their words with any others.
 
@@ -629,10 +654,8 @@ def compare(
 
     # The texts that do not, followed by the document.
     others = np.flatnonzero(~by_words)
-    picked = distinct.texts.picked(others)
-    hashes = np.concatenate([picked.hashes, document.runs])
-    offsets = np.append(picked.offsets, len(hashes))
-    texts = Texts.of(Shingles(hashes, offsets), weights, threshold)
+    runs = Shingles(document.runs, np.array([0, len(document.runs)]))
+    texts = weighed.picked(others).followed_by(Texts.of(runs, weights, threshold))
     shared = shared_runs(texts.hashes, texts.owners)
     suspects = texts.suspects(shared.kinds > 0)
     suspects[-1] = False  # the document
@@ -683,7 +706,7 @@ def pair_up(compared: Compared) -> NearDuplicates:
 
 def _covered_by(document: ComparedDocument, texts: Texts) -> Ints:
     """Return the weight of each text's words that are in runs of the document, (m,)."""
-    positions = np.flatnonzero(np.isin(texts.hashes, document.runs))
+    positions = shingles.positions_of(document.runs, texts.hashes)
     owners = texts.owners[positions]
     firsts = np.flatnonzero(np.diff(owners, prepend=-1))
     sums = running(texts.words)

@@ -290,6 +290,19 @@ def shingles(texts: Sequence[str]) -> Shingles:
     return Shingles(hashes, offsets)
 
 
+def positions_of(runs: Hashes, hashes: Hashes) -> Ints:
+    """Return where any of the runs is among hashes, ascending."""
+    # A table of the lowest bits of the runs excludes most hashes in a tenth of the time
+    # that `isin` takes, which sorts them.
+    slots = 1 << max(16, (8 * len(runs)).bit_length())
+    lowest_bits = np.uint64(slots - 1)
+    has_run = np.zeros(slots, np.bool_)
+    has_run[(runs & lowest_bits).view(np.int64)] = True
+    slots_of_hashes = (hashes & lowest_bits).view(np.int64)
+    likely = np.flatnonzero(has_run[slots_of_hashes])
+    return likely[np.isin(hashes[likely], runs)]
+
+
 def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[ComparedDocument]:
     """Return the documents that consist of the given chunks, in order."""
     all_chunks: list[str] = []
