@@ -210,7 +210,7 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(
         else f"{path} has no such column"
     )
     told = (
-        f"ingest.sources[0].id='docid' names no document: {why}; columns of its first records: doc_id, "
+        f"ingest.sources[0].id='docid' cannot identify the documents: {why}; columns of the first records: doc_id, "
         "content; did you mean 'doc_id'? Without an id column, documents are named file:line"
     )
     assert told in " ".join(err.split())

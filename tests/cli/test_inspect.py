@@ -187,15 +187,15 @@ def test_a_variant_that_is_none_is_told_with_those_there_are(drawn, shared_run, 
     [
         (
             ["--sample", "-1"],
-            "--sample -1: it is not a whole number of at least 0, nor all; correct it",
+            "--sample -1: it is neither a whole number nor the word all; give a number such as 100, or all",
         ),
         (
             ["--sample", "2.5"],
-            "--sample 2.5: it is not a whole number of at least 0, nor all; correct it",
+            "--sample 2.5: it is neither a whole number nor the word all; give a number such as 100, or all",
         ),
         (
             ["--sample", "some"],
-            "--sample some: it is not a whole number of at least 0, nor all; correct it",
+            "--sample some: it is neither a whole number nor the word all; give a number such as 100, or all",
         ),
         (
             ["--workers", "0"],

@@ -40,11 +40,11 @@ def test_a_long_name_that_was_made_can_be_given_otherwise(
     [
         (
             ["--tasks", "1/2"],
-            "--tasks 1/2: it needs the step whose tasks it selects; add --only-step STEP, such as embed",
+            "--tasks 1/2: it selects tasks of one step, and no step is given; add --only-step STEP, such as embed",
         ),
         (
             ["--before", "embed", "--only-step", "embed"],
-            "--before and --only-step: they are two jobs",
+            "--before and --only-step: they cannot be combined",
         ),
         (
             ["--only-step", "embed", "--accept-changed-inputs"],

@@ -78,8 +78,8 @@ def test_a_column_without_ids():
         key="ingest.sources[0].id",
     )
     assert str(error) == (
-        "ingest.sources[0].id='docid' names no document: a.csv has no such column; "
-        "columns of its first records: doc_id, text; did you mean 'doc_id'? Without an "
+        "ingest.sources[0].id='docid' cannot identify the documents: a.csv has no such "
+        "column; columns of the first records: doc_id, text; did you mean 'doc_id'? Without an "
         "id column, documents are named file:line"
     )
 

@@ -117,7 +117,7 @@ def test_a_users_error_arrives_as_it_was_raised_and_a_lost_worker_is_named(execu
 def test_no_cluster_at_the_address(recipe_for, tmp_path, ray_python_path):
     pytest.importorskip("ray")
     with pytest.raises(
-        RunError, match=r"ray\.address=127\.0\.0\.1:1 is the address of no Ray cluster"
+        RunError, match=r"ray\.address=127\.0\.0\.1:1 cannot be used: no Ray cluster"
     ):
         pipeline.run(
             recipe_for(tmp_path / "run", "executor=ray", "ray.address=127.0.0.1:1")

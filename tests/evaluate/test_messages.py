@@ -35,8 +35,8 @@ def settings(*names, lengths=(8192,), folder=None):
         ),
         (
             lambda: ModelOptions("m", tokenizer="t.json"),
-            "--tokenizer t.json: it is for a server (--url); leave it out: m brings its "
-            "own",
+            "--tokenizer t.json: it is for a server (--url); remove it: m has a tokenizer "
+            "of its own",
         ),
         (
             lambda: Prompts(TOKENIZER, "completion", thinking=9),
@@ -50,8 +50,9 @@ def settings(*names, lengths=(8192,), folder=None):
         ),
         (
             lambda: check(settings("vt"), context=4096),
-            "--lengths 8,192: the model's context is 4,096 tokens; leave the length out, "
-            "or give a model with a longer one (--context overrides it, at your own risk)",
+            "--lengths 8,192: the model's context is 4,096 tokens; remove the length, "
+            "or use a model with a longer context (--context sets another limit, at your "
+            "own risk)",
         ),
         (
             lambda: check(settings("dependency"), context=None),

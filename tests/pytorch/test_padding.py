@@ -139,7 +139,7 @@ def test_rows_of_padded_documents_are_laid_out_flat(concatenated):
     shorter = dataset(
         concatenated, boundaries="document", pad_documents_to=48, columns=EVERYTHING
     )
-    with pytest.raises(RecipeError, match="differ in length"):
+    with pytest.raises(RecipeError, match="different lengths"):
         collate([shorter[number] for number in range(4)])
 
 

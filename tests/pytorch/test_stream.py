@@ -454,7 +454,7 @@ def test_a_state_of_other_sequences_of_the_same_lengths_is_refused(
     other = dataset_of(other_runs[name], columns=["input_ids"])
     assert len(other) == len(dataset)
     state = dataset.stream(seed=3).state_dict(rows=10)
-    with pytest.raises(RunError, match="another data set"):
+    with pytest.raises(RunError, match="other settings"):
         other.stream(seed=3).load_state_dict(state)
 
 
@@ -465,7 +465,7 @@ def test_a_state_of_a_mix_with_another_run_is_refused(
     other = dataset_of([short_run, other_runs["tail"]])
     assert len(other) == len(mixed)
     state = mixed.stream().state_dict(rows=10)
-    with pytest.raises(RunError, match="another data set"):
+    with pytest.raises(RunError, match="other settings"):
         other.stream().load_state_dict(state)
 
 

@@ -35,6 +35,7 @@ def test_an_answer_of_a_server_is_told_with_its_url():
 
 def test_a_corpus_of_short_documents_is_told_what_to_lower():
     assert str(none_long_enough("9 documents", 2, max_chars=200)) == (
-        "compose.min_meta_chunks=2 chunks of at most chunk.max_chars=200 characters are in "
-        "none of the 9 documents; lower either, or add longer documents"
+        "compose.min_meta_chunks=2 is too high: none of the 9 documents has as many "
+        "chunks of at most chunk.max_chars=200 characters; lower one of the two keys, "
+        "or add longer documents"
     )

@@ -163,7 +163,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
         ({"stale": "replace"}, "--replace: it needs --into"),
         (
             {"mixture": Mixture(by="tokens")},
-            "by='tokens' is the unit of the proportions of a mix, which has none",
+            "by='tokens' sets the unit of proportions, and the mix has no proportions",
         ),
         (
             {"overrides": ["export.validation=0.95", "export.shared_chunks=leave-out"]},

@@ -244,7 +244,8 @@ def test_all_processes_stop_where_the_loss_spikes_or_is_not_finite(trained, lr, 
     assert len(errors) == 2
     assert all(
         re.search(
-            f"({reason}).*, and checkpoints are of earlier steps; choose another", line
+            f"({reason}).*; all checkpoints are from earlier steps; choose another",
+            line,
         )
         for line in errors
     )

@@ -66,8 +66,8 @@ def contexts_of(tokenizer: Tokenizer) -> tuple[Context, ...]:
         raise TokenizerError(
             where="tokenizer",
             problem=(
-                "it puts a space before every text and its decoder restores no text, "
-                "so the token ids of a part of a document cannot be determined"
+                "it puts a space before every text and its decoder does not remove "
+                "it, so the token ids of a part of a document cannot be determined"
             ),
             fix=(
                 "use a copy of tokenizer.json without that space: "

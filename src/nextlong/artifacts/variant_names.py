@@ -144,7 +144,7 @@ def _check_reserved(name: str) -> None:
         raise RecipeError(
             where="name",
             value=name,
-            problem=f"is not possible: {DATA}/{name} is reserved in a run directory",
+            problem=f"cannot be used: {DATA}/{name} is reserved in a run directory",
             fix="choose another name",
         )
 

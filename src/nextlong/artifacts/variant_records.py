@@ -365,7 +365,8 @@ def check_folder(run_dir: Path) -> None:
         raise RunError(
             where="run_dir",
             value=run_dir,
-            problem=f"has {entries} that no run made, such as {min(foreign)!r}",
+            problem=f"contains {entries} that nextlong did not write, such as "
+            f"{min(foreign)!r}",
             fix="choose a new or empty folder",
         )
 

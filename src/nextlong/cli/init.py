@@ -140,8 +140,8 @@ class _MinChunks:
         remain = f"{self.documents:,.0f} of the {self.extendable:,.0f} documents"
         return (
             f"compose.min_meta_chunks: {self.meta_chunks}, so that {self.share:.0%} "
-            f"instead of {self.share_of_all:.0%} of the tokens stand after the last "
-            f"meta-chunk, where they stretch no dependency; {remain} with two chunks "
+            f"instead of {self.share_of_all:.0%} of the tokens come after the last "
+            f"meta-chunk, where they extend no dependency; {remain} with two chunks "
             "or more remain to be extended"
         )
 

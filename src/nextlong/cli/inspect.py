@@ -261,8 +261,8 @@ def verify(args: argparse.Namespace) -> int:
     if args.sample != "all" and not args.sample.isdecimal():
         raise NextlongError(
             where=f"--sample {args.sample}",
-            problem="it is not a whole number of at least 0, nor all",
-            fix="correct it",
+            problem="it is neither a whole number nor the word all",
+            fix="give a number such as 100, or all",
         )
     if args.workers is not None and args.workers < 1:
         raise NextlongError(
@@ -309,7 +309,7 @@ def _verified(
         raise NextlongError(
             where=f"--run {args.made_by}",
             problem=problem,
-            fix="it needs the folder of a delivered export",
+            fix="remove --run, or give the folder that `nextlong export --into` filled",
         )
     outcomes = checks.verify(
         path,
@@ -338,8 +338,8 @@ def _run_dir(named: Path) -> Path:
     if variant is not None and run_dir.is_dir():
         raise NextlongError(
             where=named,
-            problem="it is one variant",
-            fix=f"name its run directory: {run_dir}",
+            problem="it is one variant, and this command works on all variants",
+            fix=f"give the run directory: {run_dir}",
         )
     return named.expanduser()
 

@@ -588,7 +588,7 @@ def _add_export(command: _Command) -> None:
         default=[],
         metavar="W,W,…",
         help="proportions of several runs, e.g. 1,2; of other components by name, e.g. "
-        f"8k-16k=1,16k-32k=2; or {', '.join(MIXTURES)} (default: all)",
+        f"8k-16k=1,16k-32k=2; or {', '.join(MIXTURES)} (default: use everything)",
     )
     add(
         "--by",
@@ -598,8 +598,8 @@ def _add_export(command: _Command) -> None:
     add(
         "--components",
         metavar="NAME",
-        help="what has proportions: runs (default), lengths (buckets by powers of "
-        "two), sources, or a metadata column such as language",
+        help="what --mix gives proportions to: runs (default), lengths (buckets by "
+        "powers of two), sources, or a metadata column such as language",
     )
     add(
         "--temperature",

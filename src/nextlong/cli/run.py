@@ -90,13 +90,13 @@ def _check_job(args: Namespace) -> None:
     if args.tasks and not args.only_step:
         raise NextlongError(
             where=f"--tasks {args.tasks}",
-            problem="it needs the step whose tasks it selects",
+            problem="it selects tasks of one step, and no step is given",
             fix="add --only-step STEP, such as embed",
         )
     if args.before and args.only_step:
         raise NextlongError(
             where="--before and --only-step",
-            problem="they are two jobs",
+            problem="they cannot be combined",
             fix="run --before first, then --only-step in each job",
         )
     if args.only_step and args.changed_inputs:

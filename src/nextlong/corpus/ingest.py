@@ -394,7 +394,8 @@ def missing_id_column(
     return CorpusError(
         where=key,
         value=repr(source.id),
-        problem=f"names no document: {problem}; columns of its first records: {shown}",
+        problem=f"cannot identify the documents: {problem}; columns of the first "
+        f"records: {shown}",
         fix=f"{fix} Without an id column, documents are named file:line",
     )
 

@@ -178,10 +178,10 @@ class RayExecutor(Executor):
         return RunError(
             where="ray.address",
             value=self._address,
-            problem=f"is the address of no Ray cluster that answers: {reason}",
+            problem=f"cannot be used: no Ray cluster answers there: {reason}",
             fix=(
-                "start one (`ray start --head`), correct the address, or leave it out "
-                "to start one here"
+                "start a cluster (`ray start --head`), correct the address, or remove "
+                "it to start a cluster on this machine"
             ),
         )
 

@@ -97,9 +97,10 @@ def _judge(result: Result, server: ServerModel) -> str:
     if not shares:
         raise EvaluateError(
             where=f"--model {name}",
-            problem=f"none of its {len(answered)} judgements ends with its scores as "
-            f"JSON, the first with {ratings[0]['judgement'][-80:]!r}",
-            fix=f"take a model that follows instructions (delete {partial_file.path})",
+            problem=f"none of its {len(answered)} judgements ends with scores as JSON; "
+            f"the first ends with {ratings[0]['judgement'][-80:]!r}",
+            fix=f"delete {partial_file.path}, then use a model that follows "
+            "instructions",
         )
     unread = len(answered) - len(shares)
     # A refused question counts as 0.

@@ -105,7 +105,7 @@ class ModelOptions:
             raise EvaluateError(
                 where=f"--tokenizer {self.tokenizer}",
                 problem="it is for a server (--url)",
-                fix=f"leave it out: {self.name} brings its own",
+                fix=f"remove it: {self.name} has a tokenizer of its own",
             )
 
 
@@ -344,7 +344,7 @@ def load_tokenizer(name: str, options: ModelOptions) -> Any:
             where=name,
             problem="it has no tokenizer that transformers can read: "
             f"{first_sentence(error)}",
-            fix="save it beside the model",
+            fix="save the tokenizer beside the model",
         ) from None
     if not getattr(tokenizer, "is_fast", False):
         raise EvaluateError(

@@ -531,7 +531,7 @@ def merged(parts: Sequence[Path]) -> list[Json] | None:
     if any(header != headers[0] for header in headers):
         raise EvaluateError(
             where=parts[0].parent,
-            problem="its shards have other settings, samples or data than each other",
-            fix="delete the *.partial.jsonl of the ones to measure again",
+            problem="its shards were measured with different settings, samples or data",
+            fix="delete the *.partial.jsonl files of the shards to measure again",
         )
     return [samples[number] for number in sorted(samples)]

@@ -93,8 +93,8 @@ def check(settings: EvaluationSettings, *, context: int | None) -> None:
             raise EvaluateError(
                 where=f"--lengths {length:,}",
                 problem=f"the model's context is {context:,} tokens",
-                fix="leave the length out, or give a model with a longer one "
-                "(--context overrides it, at your own risk)",
+                fix="remove the length, or use a model with a longer context "
+                "(--context sets another limit, at your own risk)",
             )
 
     missing: list[str] = []

@@ -435,7 +435,8 @@ def packed(index: AnyArray, *, row_tokens: int | None) -> tuple[AnyArray, Ints]:
             value=row_tokens,
             problem=f"tokens per row cannot hold sequence {longest}, which has "
             f"{int(lengths[longest])}",
-            fix="raise it to at least that (a multiple leaves no gap)",
+            fix=f"raise it to {int(lengths[longest])} or more (a multiple needs no "
+            "padding)",
         )
     opened_row = _best_fit(lengths, row_tokens)  # of each sequence
     # The rank of a row's first sequence among those of all rows is the row's number.

@@ -70,7 +70,8 @@ def check_mixture(mixture: Mixture) -> None:
     if mixture.weights and has_names == (mixture.components == "runs"):
         raise RecipeError(
             where=f"--components {mixture.components}",
-            problem="runs have proportions in their order, other components by name",
+            problem="proportions of runs are given in the order of the runs, those of "
+            "other components by name",
             fix="write --mix 1,2, or --mix 8k-16k=1,16k-32k=2 --components lengths",
         )
     needs_weights = mixture.components != "runs" or mixture.repeat > 1
@@ -83,8 +84,8 @@ def check_mixture(mixture: Mixture) -> None:
     if min([mixture.repeat, *mixture.weights]) <= 0:
         raise RecipeError(
             where="--mix and --repeat",
-            problem="not all weights and repetitions are above 0",
-            fix="leave a component without a weight to leave it out",
+            problem="every weight, and the number of repetitions, must be above 0",
+            fix="to exclude a component, give it no weight",
         )
 
 
@@ -93,13 +94,13 @@ def _check_temperature(mixture: Mixture, temperature: float) -> None:
         raise RecipeError(
             where="--temperature",
             value=temperature,
-            problem="computes the weights that --mix gives",
-            fix="remove one of them",
+            problem="cannot be combined with --mix, because both set the weights",
+            fix="remove one of the two options",
         )
     if not 0 <= temperature <= 1:
         raise RecipeError(
             where="--temperature",
             value=temperature,
             problem="is not between 0 (equal components) and 1 (their sizes)",
-            fix="choose one between, such as 0.3",
+            fix="choose a value between 0 and 1, such as 0.3",
         )

@@ -90,8 +90,8 @@ def read_metadata(
     if not isinstance(entries, list):
         raise CorpusError(
             where=where,
-            problem=f"configs in {README} are no list but {entries!r:.80}",
-            fix="make them a list",
+            problem=f"configs in {README} must be a list, not {entries!r:.80}",
+            fix="write one entry per configuration",
         )
     configs = {}
     for entry in entries:

@@ -360,7 +360,7 @@ class Recipe(Section):
             raise RecipeError(
                 where=origin,
                 problem="it contains itself or is nested too deeply",
-                fix="write it without references",
+                fix="write it without YAML references (& and *)",
             ) from None
 
         chosen = keys.Compose().method

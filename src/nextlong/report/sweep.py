@@ -84,7 +84,7 @@ def variants(
     if mistakes:
         raise RecipeError(
             where="--over",
-            problem="\n".join(["these variants are no recipes", *mistakes]),
+            problem="\n".join(["these variants are not valid recipes", *mistakes]),
             fix="nothing was run; correct --over",
         )
     for first, second in itertools.combinations(points, 2):
@@ -140,7 +140,7 @@ def _check_sweepable(recipe: Recipe, axes: Collection[str]) -> None:
         raise RecipeError(
             where="name",
             value=recipe.name,
-            problem="cannot be given: a sweep names its variants itself",
+            problem="cannot be set, because a sweep names its variants itself",
             fix="set name to null",
         )
     if recipe.export.push is not None:

@@ -35,7 +35,7 @@ from nextlong.engine.step import (
 from nextlong.errors import CorpusError
 from nextlong.recipe.keys import BLOCKS, MOST_QUERIES, Compose, draws
 from nextlong.rng import keyed_hash, shuffled
-from nextlong.text import Json
+from nextlong.text import Json, counted
 
 _Paths = Sequence[Path]
 
@@ -361,7 +361,9 @@ def meta_documents_step(
         sampled = done.result(DrawResult)
         if not sampled.drawn:
             raise none_long_enough(
-                f"{sampled.documents:,} documents", min_meta_chunks, max_chars=max_chars
+                counted(sampled.documents, "document"),
+                min_meta_chunks,
+                max_chars=max_chars,
             )
 
     return Step(
@@ -384,10 +386,10 @@ def none_long_enough(
         where="compose.min_meta_chunks",
         value=min_meta_chunks,
         problem=(
-            f"chunks of at most chunk.max_chars={max_chars} characters are in none of "
-            f"the {documents}"
+            f"is too high: none of the {documents} has as many chunks of at most "
+            f"chunk.max_chars={max_chars} characters"
         ),
-        fix="lower either, or add longer documents",
+        fix="lower one of the two keys, or add longer documents",
     )
 
 

@@ -370,7 +370,7 @@ def _loaded(scorer: Scorer, device: str) -> tuple[Any, Any]:
         raise RecipeError(
             where="scorer.model",
             value=name,
-            problem="has a tokenizer that cannot tell the characters of a token",
+            problem="has a tokenizer that does not report the characters of each token",
             fix="name a model with a tokenizer.json",
         )
     return tokenizer, model

@@ -193,8 +193,9 @@ def _with_short_documents(
     if tokens is not None and not document_files:
         raise RecipeError(
             where="--short-tokens",
-            problem="it is given without a file of short documents",
-            fix="name one after the first run",
+            problem="it sets the row length of short documents, and no file of short "
+            "documents is given",
+            fix="add such a file after the run: nextlong export RUN short.jsonl",
         )
     runs = list(runs)
     for index in document_files:
@@ -387,8 +388,8 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: _Stale) -> None:
         raise RecipeError(
             where="export.validation",
             value=f"{export.validation:g}",
-            problem="needs two sequences or more, and there is one",
-            fix="make more",
+            problem="needs at least two sequences, and there is one",
+            fix="make more sequences, or set it to 0",
         )
     if export.megatron_eod is not None:
         special_id(

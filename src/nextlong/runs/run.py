@@ -389,8 +389,8 @@ def check_mix(
         raise RecipeError(
             where="by",
             value=repr(by),
-            problem="is the unit of the proportions of a mix, which has none",
-            fix="give them, such as 1,2",
+            problem="sets the unit of proportions, and the mix has no proportions",
+            fix="give one proportion for each run, such as 1,2",
         )
     # Two runs of one step that keep different numbers of sequences are different runs.
     composed = []
@@ -432,12 +432,12 @@ def _check_tokens(first: Run, other: Run) -> None:
         raise RunError(
             where=f"sequences of {' and '.join(lengths)}",
             problem=(
-                "they do not mix: one of them has a token more than "
+                "they cannot be mixed: those of one run have one token more than "
                 "compose.target_tokens"
             ),
             fix=(
-                "run it again with the formats of the other (--set export.formats=…), "
-                "which reuses vectors and candidates"
+                "run that recipe again with the formats of the other "
+                "(--set export.formats=…), which reuses vectors and candidates"
             ),
         )
 

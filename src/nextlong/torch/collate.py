@@ -73,7 +73,7 @@ def _check_one_length(rows: Sequence[Row]) -> None:
     if len({int(bounds[-1]) for bounds in padded}) > 1:
         raise ArgumentError(
             where="rows",
-            problem="those with cu_seqlens_padded differ in length",
+            problem="rows with cu_seqlens_padded have different lengths",
             fix='use layout="flat", or rows of one length',
         )
 

@@ -288,8 +288,8 @@ def _share_of_validation(
                 raise ArgumentError(
                     where=name,
                     value=repr(value),
-                    problem="needs a split",
-                    fix='split="train" with validation=0.01 makes one, or leave it out',
+                    problem="has no effect without a split",
+                    fix='add split="train" and validation=0.01, or remove it',
                 )
         return 0.0
     if validation is None:

@@ -204,9 +204,9 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         if not isinstance(data, str) or data != self._fingerprint():
             raise RunError(
                 where="state",
-                problem="it is of another data set, seed or order: run, mix, split, "
-                "pack, order, seed and remainder must be as they were",
-                fix="use them, or restart the epoch",
+                problem="it was saved with other settings: run, mix, split, pack, "
+                "order, seed and remainder must be the same",
+                fix="use the same settings, or restart the epoch",
             )
         numbers = _numbers_of(state, rows=len(self.dataset))
         _, workers = _worker()
@@ -214,8 +214,8 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         if numbers["workers"] not in (1, workers):
             raise RunError(
                 where="state",
-                problem=f"it is of one of {numbers['workers']} workers, but there are "
-                f"{workers}",
+                problem=f"it was saved by one of {numbers['workers']} workers, but "
+                f"there are {workers} now",
                 fix="use the same number, or save state_dict(rows=…), which any number "
                 "of workers can load",
             )
@@ -223,8 +223,8 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         if numbers["workers"] > 1 and batch_size != self.batch_size:
             raise RunError(
                 where="state",
-                problem="it is of one of several workers with batches of "
-                f"{batch_size} rows, but batch_size={self.batch_size}",
+                problem="it was saved by one of several workers with batches of "
+                f"{batch_size} rows, but batch_size={self.batch_size} now",
                 fix="use the same, or save state_dict(rows=…), which any batch size "
                 "can load",
             )

@@ -78,7 +78,7 @@ def check_model(
         raise RecipeError(
             where=name,
             problem=str(error),
-            fix="train another model, or with another engine",
+            fix="train another model, or use another --engine",
         ) from None
     difference = abs(ours - own) / max(abs(own), 1e-6)
     dtype = next(bare.parameters()).dtype

@@ -273,7 +273,9 @@ class _Devices(Section):
 class _Torchtitan(Section):
     """Further options of the engine torchtitan."""
 
-    float8: _Switch = keyed("off", "on: products in float8 (needs torchao, an H100)")
+    float8: _Switch = keyed(
+        "off", "on: matrix products in float8 (needs torchao, an H100)"
+    )
     options: tuple[str, ...] = keyed(
         (),
         'options of its command line, such as ["--profiler.enable_profiling"]; they '

@@ -372,7 +372,7 @@ def _sizes_below(fs: Any, root: str) -> dict[str, int]:
         raise RunError(
             where=fs.unstrip_protocol(root),
             problem=f"it cannot be listed: {in_words(error)}",
-            fix="check it and try again",
+            fix="check the path and your credentials, then try again",
         ) from None
     return {
         posixpath.relpath(path, root): int(info["size"] or 0)
@@ -472,10 +472,11 @@ def _run_of(record: Json, run_dir: Path) -> StoredRun:
     composed = run.steps["compose"].manifest["fingerprint"]
     # The fingerprint says whether the sequences were made from the same inputs.
     if exported != composed:
-        sequences = f"the sequences compose-{exported} of a run called {source['name']}"
+        sequences = f"compose-{exported} of a run named {source['name']}"
         raise RunError(
             where=f"--run {run_dir}",
-            problem=f"it has compose-{composed}, but this export has {sequences}",
+            problem=f"its sequences are compose-{composed}, but those of this export "
+            f"are {sequences}",
             fix=(
                 "use that run, or the exported variant of it; "
                 "if it was deleted, omit --run to check files and counts only"

@@ -20,8 +20,8 @@ def test_a_chat_prompt_of_the_probe_of_attention():
     with pytest.raises(EvaluateError) as error:
         probes._check_plain(model, None)
     assert str(error.value) == (
-        "attention: where the context lies is known for plain prompts only; leave "
-        "--prompt-format chat out, or this probe"
+        "attention: the probe finds the context only in plain prompts; remove "
+        "--prompt-format chat, or this probe"
     )
 
 

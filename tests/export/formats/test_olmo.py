@@ -76,11 +76,11 @@ def test_the_same_rows_are_the_same_bytes(tmp_path):
 def test_a_document_without_its_end_or_with_one_too_many_is_refused(tmp_path):
     (block, *_) = ended(random_blocks(9, rows=4), eos=EOS)
     block.input_ids[-1] = 5
-    with pytest.raises(ExportError, match="no EOS"):
+    with pytest.raises(ExportError, match="not end in the EOS"):
         olmo.FORMAT.write(tmp_path / "part-00000", [block], options_for(128_256))
     (block, *_) = ended(random_blocks(9, rows=4), eos=EOS)
     block.input_ids[0] = EOS
-    with pytest.raises(ExportError, match="no EOS"):
+    with pytest.raises(ExportError, match="not end in the EOS"):
         olmo.FORMAT.write(tmp_path / "part-00000", [block], options_for(128_256))
 
 

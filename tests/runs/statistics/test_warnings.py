@@ -260,7 +260,7 @@ THRESHOLDS = [
         "few-meta-chunks",
         {"meta_chunks": meta_chunks({2: 5, 3: 2, 4: 3}, share=0.301)},
         {"meta_chunks": meta_chunks(share=0.3)},
-        "30% of the tokens stand after the last meta-chunk",
+        "30% of the tokens come after the last meta-chunk",
         "compose.min_meta_chunks=4",
     ),
     (

@@ -197,14 +197,14 @@ def _chunk_losses(
             where="dependency",
             problem=f"a sequence has {len(ids):,} tokens and the model's context is "
             f"{model.context:,}",
-            fix="give a model with a longer one",
+            fix="use a model with a longer context",
         )
     if not len(other_text):
         raise EvaluateError(
             where="dependency",
             problem="the run has no second document whose meta-chunks could replace a "
             "document's own",
-            fix="give a longer run",
+            fix="use a run with more sequences",
         )
     # Three readings: with everything, with other text in the earlier meta-chunks'
     # places, and without them.
@@ -319,8 +319,8 @@ def _check_plain(model: HuggingFaceModel, _: Path | None) -> None:
     if model.prompts.format == "chat":
         raise EvaluateError(
             where="attention",
-            problem="where the context lies is known for plain prompts only",
-            fix="leave --prompt-format chat out, or this probe",
+            problem="the probe finds the context only in plain prompts",
+            fix="remove --prompt-format chat, or this probe",
         )
 
 

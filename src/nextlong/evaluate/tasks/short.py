@@ -40,9 +40,9 @@ def _check(model: HuggingFaceModel, _: Path | None, *, task: str) -> None:
     if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
         raise EvaluateError(
             where=task,
-            problem="lm-eval puts BOS or EOS before a text, and the tokenizer names "
+            problem="lm-eval puts BOS or EOS before a text, and the tokenizer defines "
             "neither",
-            fix="set one and save it beside the model",
+            fix="define one in the tokenizer and save it beside the model",
         )
 
 

@@ -47,8 +47,8 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> ShardResult
             if not np.array_equal(eos_ends, ends):
                 raise ExportError(
                     where="olmo",
-                    problem="a document has no EOS token at its end, or one within, "
-                    "where OLMo-core would split it",
+                    problem="a document does not end in the EOS token, or contains it "
+                    "earlier, where OLMo-core would split the document",
                     fix="run again with tokenizer.eos set to a token that the "
                     "documents do not contain",
                 )

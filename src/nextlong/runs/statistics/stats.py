@@ -181,7 +181,7 @@ class Negatives:
 
 @dataclass(frozen=True)
 class AfterLast:
-    """The tokens after the last meta-chunk, where they stretch no dependency.
+    """The tokens after the last meta-chunk, where they extend no dependency.
 
     `short` sequences have a last meta-chunk of fewer than `short_tokens` tokens: 64, or
     a quarter of the longest chunks if these are shorter.

@@ -581,7 +581,7 @@ class Log(MetricsProcessor):  # type: ignore[misc]
         if faults[0]:
             raise RunError(
                 where=f"step {step}",
-                problem=f"{faults[0]}, and checkpoints are of earlier steps",
+                problem=f"{faults[0]}; all checkpoints are from earlier steps",
                 fix=STOPPED_ADVICE,
             )
 

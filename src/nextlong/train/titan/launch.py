@@ -168,7 +168,7 @@ def _run_torchtitan(recipe: TrainRecipe) -> None:
             raise
         raise RunError(
             where="torchtitan",
-            problem=f"{error}, and checkpoints are of earlier steps",
+            problem=f"{error}; all checkpoints are from earlier steps",
             fix=STOPPED_ADVICE,
         ) from None
 
@@ -245,7 +245,7 @@ def _finish(ready: Prepared) -> None:
             return
         raise RunError(
             where=f"{recipe.out}/checkpoints",
-            problem=f"torchtitan has left no weights of step {recipe.training.steps}",
+            problem=f"torchtitan saved no weights of step {recipe.training.steps}",
             fix="remove --checkpoint options from torchtitan.options, then run again",
         )
     _check_shards(saved)
@@ -273,7 +273,7 @@ def _check_shards(saved: Path) -> None:
         except (FileNotFoundError, SafetensorError):
             raise RunError(
                 where=saved / name,
-                problem="it is missing or torn",
+                problem="it is missing or incomplete",
                 fix=f"delete {saved} and run again: training resumes from the "
-                "checkpoint before",
+                "previous checkpoint",
             ) from None
