@@ -72,65 +72,107 @@ def _add_run(subcommand: _Subcommand) -> None:
         description="Ask a model the questions of some benchmarks, score its answers "
         "and save both. Run the same command again to resume after an interruption.",
     )
-    meaning = (
-        "the model: a folder written by save_pretrained, a name on the Hugging Face "
-        "Hub, or, with --url, the name that the server uses"
+    sub.add_argument(
+        "model",
+        metavar="MODEL",
+        help="the model: a folder written by save_pretrained, a name on the Hugging "
+        "Face Hub, or, with --url, the name that the server uses",
     )
-    sub.add_argument("model", metavar="MODEL", help=meaning)
     _add_tasks(sub)
     _add_inference(sub)
     group = sub.add_argument_group(
         "server", "Ask a server with an OpenAI-compatible API instead of a local model."
     )
-    meaning = "URL of the server, such as http://localhost:8000/v1"
-    group.add_argument("--url", metavar="URL", help=meaning)
-    meaning = (
-        "tokenizer of the model on the server, to measure lengths: a tokenizer.json, a "
-        "folder or a name on the Hugging Face Hub (default: MODEL)"
+    group.add_argument(
+        "--url",
+        metavar="URL",
+        help="URL of the server, such as http://localhost:8000/v1",
     )
-    group.add_argument("--tokenizer", metavar="NAME", help=meaning)
+    group.add_argument(
+        "--tokenizer",
+        metavar="NAME",
+        help="tokenizer of the model on the server, to measure lengths: a "
+        "tokenizer.json, a folder or a name on the Hugging Face Hub (default: "
+        "MODEL)",
+    )
     _add_requests(group)
 
 
 def _add_tasks(sub: argparse.ArgumentParser) -> None:
     add = sub.add_argument_group("tasks and data").add_argument
-    meaning = f"{_SUITES_HELP} (default: {_DEFAULT_SUITE})"
-    add("--suite", type=words, default=[], metavar="NAME,…", help=meaning)
-    meaning = "run only these tasks, such as niah_single_1,vt"
-    add("--tasks", type=words, default=[], metavar="NAME,…", help=meaning)
-    meaning = (
-        "context lengths in tokens, including the answer: a list such as 8k,32k or a "
-        "range of powers of two such as 8k..128k (default: 8k..128k)"
+    add(
+        "--suite",
+        type=words,
+        default=[],
+        metavar="NAME,…",
+        help=f"{_SUITES_HELP} (default: {_DEFAULT_SUITE})",
     )
-    add("--lengths", default=_LENGTHS, metavar="L,…", help=meaning)
-    meaning = "ask at most N samples of each task (default: all of the benchmark's)"
-    add("--samples", type=count, metavar="N", help=meaning)
-    meaning = "seed of generated samples (default: 42, as in RULER and HELMET)"
-    add("--seed", type=int, default=42, help=meaning)
-    meaning = (
-        "folder with the benchmark files, as `nextlong evaluate data` downloads them"
+    add(
+        "--tasks",
+        type=words,
+        default=[],
+        metavar="NAME,…",
+        help="run only these tasks, such as niah_single_1,vt",
     )
-    add("--data", type=Path, metavar="FOLDER", help=meaning)
-    meaning = "nextlong run whose sequences the suites dependency and mrcr-mined read"
-    add("--run", type=Path, metavar="RUN", help=meaning)
-    meaning = (
-        "nextlong run that the model was trained on; reports then plot scores against "
-        "the similarity of its negatives"
+    add(
+        "--lengths",
+        default=_LENGTHS,
+        metavar="L,…",
+        help="context lengths in tokens, including the answer: a list such as 8k,32k "
+        "or a range of powers of two such as 8k..128k (default: 8k..128k)",
     )
-    add("--trained-on", type=Path, metavar="RUN", help=meaning)
-    meaning = "folder for answers and scores (default: evaluation-MODEL)"
-    add("--out", type=Path, metavar="RESULTS", help=meaning)
-    meaning = (
-        "ask each eighth sample from the third on, one of eight processes that write "
-        "into the same folder, each with another number and GPU"
+    add(
+        "--samples",
+        type=count,
+        metavar="N",
+        help="ask at most N samples of each task (default: all of the benchmark's)",
     )
-    add("--shard", default="1/1", metavar="3/8", help=meaning)
-    meaning = "name of the model in reports (default: MODEL)"
-    add("--label", metavar="NAME", help=meaning)
-    meaning = (
-        "list the tasks, the missing files and the required memory, and run nothing"
+    add(
+        "--seed",
+        type=int,
+        default=42,
+        help="seed of generated samples (default: 42, as in RULER and HELMET)",
     )
-    add("--dry-run", action="store_true", help=meaning)
+    add(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="folder with the benchmark files, as `nextlong evaluate data` downloads "
+        "them",
+    )
+    add(
+        "--run",
+        type=Path,
+        metavar="RUN",
+        help="nextlong run whose sequences the suites dependency and mrcr-mined read",
+    )
+    add(
+        "--trained-on",
+        type=Path,
+        metavar="RUN",
+        help="nextlong run that the model was trained on; reports then plot scores "
+        "against the similarity of its negatives",
+    )
+    add(
+        "--out",
+        type=Path,
+        metavar="RESULTS",
+        help="folder for answers and scores (default: evaluation-MODEL)",
+    )
+    add(
+        "--shard",
+        default="1/1",
+        metavar="3/8",
+        help="ask each eighth sample from the third on, one of eight processes that "
+        "write into the same folder, each with another number and GPU",
+    )
+    add("--label", metavar="NAME", help="name of the model in reports (default: MODEL)")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="list the tasks, the missing files and the required memory, and run "
+        "nothing",
+    )
 
 
 def _add_inference(sub: argparse.ArgumentParser) -> None:
@@ -141,48 +183,88 @@ def _add_inference(sub: argparse.ArgumentParser) -> None:
     )
     formats = ("completion", "chat", "messages")
     add("--prompt-format", choices=formats, default=formats[0], help=meaning)
-    meaning = (
-        "with --prompt-format chat: let the model reason in up to N more tokens before "
-        "its answer"
+    add(
+        "--thinking",
+        type=int,
+        default=0,
+        metavar="N",
+        help="with --prompt-format chat: let the model reason in up to N more tokens "
+        "before its answer",
     )
-    add("--thinking", type=int, default=0, metavar="N", help=meaning)
-    meaning = (
-        "largest number of tokens to give the model (default: from its configuration)"
+    add(
+        "--context",
+        type=count,
+        metavar="N",
+        help="largest number of tokens to give the model (default: from its "
+        "configuration)",
     )
-    add("--context", type=count, metavar="N", help=meaning)
-    meaning = (
-        "where the model runs: cpu, a GPU such as cuda:1, sharded to split the layers "
-        "over all GPUs, or auto for the first GPU if there is one (default: auto)"
+    add(
+        "--device",
+        default="auto",
+        metavar="NAME",
+        help="where the model runs: cpu, a GPU such as cuda:1, sharded to split the "
+        "layers over all GPUs, or auto for the first GPU if there is one "
+        "(default: auto)",
     )
-    add("--device", default="auto", metavar="NAME", help=meaning)
     dtypes = ("auto", "bfloat16", "float16", "float32")
-    meaning = "data type of weights and cache (default: auto, as in the checkpoint)"
-    add("--dtype", choices=dtypes, default=dtypes[0], help=meaning)
-    meaning = (
-        "attention implementation of transformers, such as eager or flash_attention_2 "
-        "(default: sdpa, or eager for a model without it)"
+    add(
+        "--dtype",
+        choices=dtypes,
+        default=dtypes[0],
+        help="data type of weights and cache (default: auto, as in the checkpoint)",
     )
-    add("--attention", metavar="NAME", help=meaning)
-    meaning = (
-        "tokens of a prompt to read at once; fewer need less memory (default: 2048)"
+    add(
+        "--attention",
+        metavar="NAME",
+        help="attention implementation of transformers, such as eager or "
+        "flash_attention_2 (default: sdpa, or eager for a model without it)",
     )
-    add("--chunk-tokens", type=count, default=2048, metavar="N", help=meaning)
-    meaning = "largest number of tokens in a batch of short prompts (default: 16384)"
-    add("--batch-tokens", type=count, default=16_384, metavar="N", help=meaning)
-    meaning = "branch, tag or commit of a model on the Hugging Face Hub"
-    add("--revision", metavar="REV", help=meaning)
+    add(
+        "--chunk-tokens",
+        type=count,
+        default=2048,
+        metavar="N",
+        help="tokens of a prompt to read at once; fewer need less memory (default: "
+        "2048)",
+    )
+    add(
+        "--batch-tokens",
+        type=count,
+        default=16_384,
+        metavar="N",
+        help="largest number of tokens in a batch of short prompts (default: 16384)",
+    )
+    add(
+        "--revision",
+        metavar="REV",
+        help="branch, tag or commit of a model on the Hugging Face Hub",
+    )
 
 
 def _add_requests(group: argparse._ActionsContainer) -> None:
     """Add the options of requests to a server."""
     add = group.add_argument
     variable = "OPENAI_API_KEY"
-    meaning = f"environment variable that holds the API key (default: {variable})"
-    add("--api-key-env", default=variable, metavar="VAR", help=meaning)
-    meaning = "requests that are sent at the same time (default: 8)"
-    add("--concurrency", type=count, default=8, metavar="N", help=meaning)
-    meaning = "how often a request is tried before the command stops (default: 8)"
-    add("--max-attempts", type=count, default=8, metavar="N", help=meaning)
+    add(
+        "--api-key-env",
+        default=variable,
+        metavar="VAR",
+        help=f"environment variable that holds the API key (default: {variable})",
+    )
+    add(
+        "--concurrency",
+        type=count,
+        default=8,
+        metavar="N",
+        help="requests that are sent at the same time (default: 8)",
+    )
+    add(
+        "--max-attempts",
+        type=count,
+        default=8,
+        metavar="N",
+        help="how often a request is tried before the command stops (default: 8)",
+    )
 
 
 def _add_report(subcommand: _Subcommand) -> None:
@@ -191,11 +273,12 @@ def _add_report(subcommand: _Subcommand) -> None:
         "Print or write tables and figures of one or more models",
         prints="the score of every task",
     )
-    meaning = "result folders of `nextlong evaluate run` or `import`, one per model"
-    sub.add_argument("files", nargs="+", type=Path, metavar="RESULTS", help=meaning)
-    meaning = (
-        "write the tables to FILE (.html, .md or .tex) instead of printing them; may "
-        "be repeated"
+    sub.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="result folders of `nextlong evaluate run` or `import`, one per model",
     )
     sub.add_argument(
         "-o",
@@ -204,13 +287,14 @@ def _add_report(subcommand: _Subcommand) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help=meaning,
+        help="write the tables to FILE (.html, .md or .tex) instead of printing them; "
+        "may be repeated",
     )
-    meaning = "write the figures to FOLDER, as SVG and PNG"
-    sub.add_argument("--figures", type=Path, metavar="FOLDER", help=meaning)
-    meaning = (
-        "compare results whose number of samples, seed or prompt format differ; no "
-        "such score is marked as best"
+    sub.add_argument(
+        "--figures",
+        type=Path,
+        metavar="FOLDER",
+        help="write the figures to FOLDER, as SVG and PNG",
     )
     sub.add_argument(
         "--mixed",
@@ -218,7 +302,8 @@ def _add_report(subcommand: _Subcommand) -> None:
         action="store_const",
         const="mixed",
         default="same",
-        help=meaning,
+        help="compare results whose number of samples, seed or prompt format differ; "
+        "no such score is marked as best",
     )
 
 
@@ -231,12 +316,20 @@ def _add_data(subcommand: _Subcommand) -> None:
     sub.add_argument(
         "--suite", type=words, required=True, metavar="NAME,…", help=_SUITES_HELP
     )
-    meaning = (
-        "fetch only what these context lengths need, such as 8k,32k (default: 8k..128k)"
+    sub.add_argument(
+        "--lengths",
+        default=_LENGTHS,
+        metavar="L,…",
+        help="fetch only what these context lengths need, such as 8k,32k (default: "
+        "8k..128k)",
     )
-    sub.add_argument("--lengths", default=_LENGTHS, metavar="L,…", help=meaning)
-    meaning = "folder for the files; give it to `nextlong evaluate run` as --data"
-    sub.add_argument("--out", type=Path, required=True, metavar="FOLDER", help=meaning)
+    sub.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="folder for the files; give it to `nextlong evaluate run` as --data",
+    )
 
 
 def _add_import(subcommand: _Subcommand) -> None:
@@ -245,12 +338,25 @@ def _add_import(subcommand: _Subcommand) -> None:
         "Read result files of HELMET, lm-eval, LongBench v2 or BABILong",
         prints="the score of every task",
     )
-    meaning = "result files of one model; docs/evaluate/import.md has their names"
-    sub.add_argument("files", nargs="+", type=Path, metavar="FILE", help=meaning)
-    meaning = "folder for the scores; give it to `nextlong evaluate report`"
-    sub.add_argument("--out", type=Path, required=True, metavar="RESULTS", help=meaning)
-    meaning = "name of the model in reports (default: the name in the files)"
-    sub.add_argument("--label", metavar="NAME", help=meaning)
+    sub.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="result files of one model; docs/evaluate/import.md has their names",
+    )
+    sub.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="RESULTS",
+        help="folder for the scores; give it to `nextlong evaluate report`",
+    )
+    sub.add_argument(
+        "--label",
+        metavar="NAME",
+        help="name of the model in reports (default: the name in the files)",
+    )
 
 
 def _add_judge(subcommand: _Subcommand) -> None:
@@ -259,10 +365,23 @@ def _add_judge(subcommand: _Subcommand) -> None:
         "Score answers to NarrativeQA with another model, as HELMET does",
         prints="the score of every judged file",
     )
-    meaning = "result folders of `nextlong evaluate run`"
-    sub.add_argument("files", nargs="+", type=Path, metavar="RESULTS", help=meaning)
-    meaning = "name of the judge model on the server"
-    sub.add_argument("--model", required=True, metavar="NAME", help=meaning)
-    meaning = "URL of an OpenAI-compatible API, such as http://localhost:8000/v1"
-    sub.add_argument("--url", required=True, metavar="URL", help=meaning)
+    sub.add_argument(
+        "files",
+        nargs="+",
+        type=Path,
+        metavar="RESULTS",
+        help="result folders of `nextlong evaluate run`",
+    )
+    sub.add_argument(
+        "--model",
+        required=True,
+        metavar="NAME",
+        help="name of the judge model on the server",
+    )
+    sub.add_argument(
+        "--url",
+        required=True,
+        metavar="URL",
+        help="URL of an OpenAI-compatible API, such as http://localhost:8000/v1",
+    )
     _add_requests(sub)

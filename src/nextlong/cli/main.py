@@ -281,8 +281,9 @@ def parser() -> argparse.ArgumentParser:
         # These print JSON instead of other outputs, or write it to a file.
         if name in ("compare", "sweep"):
             continue
-        meaning = _JSON_HELP.get(name, "print JSON")
-        sub.add_argument("--json", action="store_true", help=meaning)
+        sub.add_argument(
+            "--json", action="store_true", help=_JSON_HELP.get(name, "print JSON")
+        )
     return top_parser
 
 
@@ -314,12 +315,14 @@ def _add_recipes(command: _Command) -> None:
         "init", "init:init", "Write a commented recipe for your files"
     ).add_argument
     add("recipe", type=Path, metavar="RECIPE", help="the YAML file to write")
-    meaning = (
-        "files, folders, globs or URLs to read (default: the documents in the recipe's "
-        "folder)"
+    add(
+        "sources",
+        nargs="*",
+        default=[],
+        metavar="FILE",
+        help="files, folders, globs or URLs to read (default: the documents in the "
+        "recipe's folder)",
     )
-    # Also those behind options: see `_Parser.parse_known_args`.
-    add("sources", nargs="*", default=[], metavar="FILE", help=meaning)
     add(
         "--tokenizer",
         metavar="NAME",
@@ -381,13 +384,12 @@ def _add_recipes(command: _Command) -> None:
     add = command("run", "run:run", "Run or resume a recipe").add_argument
     add("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
-    meaning = "accept input files that have changed, and read them again"
     add(
         "--accept-changed-inputs",
         dest="changed_inputs",
         action="store_const",
         const="accept",
-        help=meaning,
+        help="accept input files that have changed, and read them again",
     )
     add(
         "--before", metavar="STEP", help="run all steps that STEP depends on, then stop"
@@ -410,11 +412,14 @@ def _add_recipes(command: _Command) -> None:
     ).add_argument
     add("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     _set(add)
-    meaning = (
-        "values of a key, e.g. chunk.max_chars=512,1024; repeat it to run every "
-        "combination"
+    add(
+        "--over",
+        action="append",
+        required=True,
+        metavar="KEY=V1,V2,…",
+        help="values of a key, e.g. chunk.max_chars=512,1024; repeat it to run every "
+        "combination",
     )
-    add("--over", action="append", required=True, metavar="KEY=V1,V2,…", help=meaning)
     add("--csv", type=Path, metavar="FILE", help="write one row per variant")
     add(
         "--json",
@@ -454,21 +459,25 @@ def _add_views(command: _Command) -> None:
     ).add_argument
     add("run", type=Path, metavar="RUN", help=_RUN_HELP)
     add("--all", action="store_true", help="print all of them, not only one screen")
-    meaning = (
-        "measure instead how much a causal model (folder, name on the hub, .gguf file) "
-        "needs the earlier meta-chunks of every sequence"
+    add(
+        "--dependence",
+        metavar="MODEL",
+        help="measure instead how much a causal model (folder, name on the hub, .gguf "
+        "file) needs the earlier meta-chunks of every sequence",
     )
-    add("--dependence", metavar="MODEL", help=meaning)
 
     add = command(
         "report", "inspect:report", "Write an HTML report on one or more runs"
     ).add_argument
     add("runs", type=Path, nargs="+", metavar="RUN", help=_RUNS_HELP)
-    meaning = (
-        "file to write (default: RUN/report.html, or ./report.html for several run "
-        "directories)"
+    add(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="file to write (default: RUN/report.html, or ./report.html for several "
+        "run directories)",
     )
-    add("-o", "--output", type=Path, metavar="FILE", help=meaning)
 
     add = command(
         "view",
@@ -519,19 +528,27 @@ def _add_views(command: _Command) -> None:
         "code 1 if a check fails"
     )
     add = command("verify", "inspect:verify", summary).add_argument
-    meaning = (
-        "a run, or the destination of `export --into`: a folder or a URL such as "
-        "s3://bucket/prefix"
+    add(
+        "run",
+        metavar="RUN-or-FOLDER",
+        help="a run, or the destination of `export --into`: a folder or a URL such as "
+        "s3://bucket/prefix",
     )
-    add("run", metavar="RUN-or-FOLDER", help=meaning)
-    meaning = "for a folder or URL: the run that its rows must come from"
-    add("--run", dest="made_by", type=Path, metavar="RUN", help=meaning)
-    meaning = (
-        "how many meta-chunks to search again and vectors to encode again (default: "
-        "100); all: every one, and tokenize every chunk with the reference tokenizer "
-        "(otherwise a sample in large runs)"
+    add(
+        "--run",
+        dest="made_by",
+        type=Path,
+        metavar="RUN",
+        help="for a folder or URL: the run that its rows must come from",
     )
-    add("--sample", default="100", metavar="N", help=meaning)
+    add(
+        "--sample",
+        default="100",
+        metavar="N",
+        help="how many meta-chunks to search again and vectors to encode again "
+        "(default: 100); all: every one, and tokenize every chunk with the "
+        "reference tokenizer (otherwise a sample in large runs)",
+    )
     add("--seed", type=int, default=0, help="seed of the sample (default: 0)")
     add(
         "--workers",
@@ -571,16 +588,22 @@ def _add_export(command: _Command) -> None:
         "run:export",
         "Write finished runs in other formats, packed, split or mixed",
     ).add_argument
-    meaning = (
-        "runs or variants, several as a mix; files of short documents may follow the "
-        "first"
+    add(
+        "runs",
+        type=Path,
+        nargs="+",
+        metavar="RUN",
+        help="runs or variants, several as a mix; files of short documents may follow "
+        "the first",
     )
-    add("runs", type=Path, nargs="+", metavar="RUN", help=meaning)
-    meaning = (
-        f"{', '.join(FORMATS.built_in)}, or a format of another package (default: the "
-        "recipe's formats)"
+    add(
+        "--to",
+        type=words,
+        default=[],
+        metavar="FORMAT,…",
+        help=f"{', '.join(FORMATS.built_in)}, or a format of another package (default: "
+        "the recipe's formats)",
     )
-    add("--to", type=words, default=[], metavar="FORMAT,…", help=meaning)
     _set(add, example="export.pack=524288")
     add(
         "--mix",
@@ -620,21 +643,25 @@ def _add_export(command: _Command) -> None:
         choices=ORDERS,
         help="curriculum: shorter length buckets first (default: interleaved)",
     )
-    meaning = (
-        "tokens in a row of short documents (default: 8192, or the length of the run's "
-        "sequences if it is less)"
+    add(
+        "--short-tokens",
+        type=int,
+        metavar="N",
+        help="tokens in a row of short documents (default: 8192, or the length of the "
+        "run's sequences if it is less)",
     )
-    add("--short-tokens", type=int, metavar="N", help=meaning)
-    meaning = (
-        "also copy the files to this folder or URL: s3://, gs://, "
-        "hf://datasets/OWNER/NAME (export.push)"
+    add(
+        "--into",
+        metavar="DIR-or-URL",
+        help="also copy the files to this folder or URL: s3://, gs://, "
+        "hf://datasets/OWNER/NAME (export.push)",
     )
-    add("--into", metavar="DIR-or-URL", help=meaning)
-    meaning = (
-        "with --into: delete files of an earlier export there, and replace damaged "
-        "files"
+    add(
+        "--replace",
+        action="store_true",
+        help="with --into: delete files of an earlier export there, and replace "
+        "damaged files",
     )
-    add("--replace", action="store_true", help=meaning)
 
 
 def _add_train(command: _Command) -> None:
@@ -654,13 +681,12 @@ def _add_train(command: _Command) -> None:
         "words", nargs="+", metavar="RECIPE", help="a training recipe; or: init RECIPE"
     )
     _set(sub.add_argument, example="training.steps=50")
-    meaning = (
-        "nextlong: one device; torchtitan: several (default under torchrun, or if "
-        "hardware.count is above 1); trl: fine-tuning on data.chat with TRL's "
-        "SFTTrainer"
-    )
     sub.add_argument(
-        "--engine", choices=("nextlong", "torchtitan", "trl"), help=meaning
+        "--engine",
+        choices=("nextlong", "torchtitan", "trl"),
+        help="nextlong: one device; torchtitan: several (default under torchrun, or if "
+        "hardware.count is above 1); trl: fine-tuning on data.chat with TRL's "
+        "SFTTrainer",
     )
     add = sub.add_mutually_exclusive_group().add_argument
     add(
@@ -668,11 +694,13 @@ def _add_train(command: _Command) -> None:
         action="store_true",
         help="print parameters, memory, FLOPs and hours without training",
     )
-    meaning = (
-        "write the config, data and launch script of axolotl, megatron, olmo, prolong "
-        "or trl"
+    add(
+        "--emit",
+        nargs=2,
+        metavar=("TRAINER", "DIR"),
+        help="write the config, data and launch script of axolotl, megatron, olmo, "
+        "prolong or trl",
     )
-    add("--emit", nargs=2, metavar=("TRAINER", "DIR"), help=meaning)
     add = sub.add_argument_group("init").add_argument
     add(
         "--data",
@@ -691,11 +719,12 @@ def _add_train(command: _Command) -> None:
         metavar="PATH",
         help="a model folder or hub name, as for from_pretrained",
     )
-    meaning = (
-        "paper-128k, paper-512k, paper-sft, authors-64k, authors-512k, or tiny (a "
-        "model from scratch)"
+    add(
+        "--preset",
+        metavar="NAME",
+        help="paper-128k, paper-512k, paper-sft, authors-64k, authors-512k, or tiny (a "
+        "model from scratch)",
     )
-    add("--preset", metavar="NAME", help=meaning)
     add(
         "--out",
         metavar="DIR",
