@@ -61,7 +61,7 @@ SHORT_CONTEXT: Final = 2_048
 SCORED_TOKENS: Final = 512  # at the end of a document
 # Of a document that is scored, and of the model's context.
 MIN_SCORED_TOKENS: Final = SHORT_CONTEXT + SCORED_TOKENS + 1
-_SCORED_AT_ONCE: Final = 16  # documents whose ids are in memory
+_SCORED_AT_ONCE: Final = 16  # documents, whose ids are in memory
 _EXAMPLES: Final = 100
 
 _GZIP: Final = "gzip"
@@ -94,13 +94,13 @@ class ScoreFiles(StepFiles):
 class _Filter:
     """A filter by scores, of which a range of quantiles is kept.
 
-    score: writes the scores of a shard, from its documents and which are kept
+    score: returns the scores of some texts
     """
 
     name: str
     reason: str
     quantiles: tuple[float, float]
-    score: Callable[..., TaskResult]
+    score: Callable[[Sequence[str]], Sequence[float]]
     config: Json
     resources: Resources
 
@@ -132,7 +132,7 @@ def _filters_of(recipe: Recipe) -> Iterator[_Filter]:
             name=_GZIP,
             reason="outside the middle 60 % of compression ratios",
             quantiles=MIDDLE,
-            score=partial(_score_shard, score=_ratios),
+            score=_ratios,
             config={},
             resources=Resources(),
         )
@@ -142,7 +142,7 @@ def _filters_of(recipe: Recipe) -> Iterator[_Filter]:
             name=_LONG_FILTER,
             reason="gains less from long context than other long documents",
             quantiles=(1 - share, 1.0),
-            score=partial(_score_shard, score=partial(_gains, scorer=recipe.scorer)),
+            score=partial(_gains, scorer=recipe.scorer),
             config={"scorer": scorer_identity(recipe.scorer)},
             resources=scorer_resources(),
         )
@@ -159,7 +159,7 @@ def _steps_of(
         config=document_filter.config,
         inputs=(ingest, before),
         tasks=each_shard(
-            document_filter.score,
+            partial(_score_shard, score=document_filter.score),
             documents=(ingest, IngestFiles.documents),
             keep=(before, SelectFiles.keep),
         ),
@@ -218,9 +218,9 @@ def _score_shard(
         rows = np.flatnonzero(kept[first : first + batch.num_rows])
         texts = batch.column("text").take(pa.array(rows)).to_pylist()
         long = [index for index, text in enumerate(texts) if len(text) >= LONG_CHARS]
-        if long:
-            long_rows = first + rows[long]
-            scores[long_rows] = score([texts[index] for index in long])
+        for start in range(0, len(long), _SCORED_AT_ONCE):
+            part = long[start : start + _SCORED_AT_ONCE]
+            scores[first + rows[part]] = score([texts[index] for index in part])
     np.save(f"{out}.scores.npy", scores)
     return TaskResult()
 
@@ -230,11 +230,7 @@ def _ratios(texts: Sequence[str]) -> list[float]:
 
 
 def _gains(texts: Sequence[str], *, scorer: Scorer) -> list[float]:
-    model = load_scorer(scorer)
-    gains: list[float] = []
-    for first in range(0, len(texts), _SCORED_AT_ONCE):
-        gains += context_gains(model, texts[first : first + _SCORED_AT_ONCE])
-    return gains
+    return context_gains(load_scorer(scorer), texts)
 
 
 def context_gains(model: SurprisalModel, texts: Sequence[str]) -> list[float]:

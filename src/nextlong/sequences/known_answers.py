@@ -29,7 +29,7 @@ from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.plugins import KNOWN_ANSWERS
 from nextlong.rng import rng_for
 from nextlong.sequences.fit import Dropped, TokenSpan
-from nextlong.sequences.tasks.base import KnownTask, Piece
+from nextlong.sequences.tasks.base import MIN_PIECES, KnownTask, Piece
 from nextlong.sequences.tokenize import Engine, kept_encoder
 
 # Compositions of a sequence until its tasks fit.
@@ -109,6 +109,8 @@ class TaskInserter:
     ) -> list[Piece]:
         """Return the pieces from the first meta-chunk to the last, with all tasks."""
         pieces = list(self._pieces(spans, tokens_of))
+        if len(pieces) < MIN_PIECES:
+            return pieces
         for task in self._tasks:
             rng = rng_for(self.settings.seed, f"tasks.{task.name}", sequence_id)
             # From the last place on, so that the earlier places stay true.

@@ -147,8 +147,10 @@ def test_all_wordings_are_used(task, wordings):
 
 
 @pytest.mark.parametrize("task", TASKS, ids=KINDS)
-def test_without_room_there_is_no_task(task):
-    assert inserted(task, pieces_of(2), 0) == []
+def test_the_fewest_pieces_give_room_for_a_task(task):
+    pieces = pieces_of(base.MIN_PIECES, sentences=40)
+    places = {one.place for seed in range(5) for one in inserted(task, pieces, seed)}
+    assert places == {1, 2}
 
 
 def test_values_are_those_that_a_reader_notes_down():

@@ -21,7 +21,7 @@ import numpy as np
 _ONSETS: Final = ("bw", "dz", "gz", "kj", "mv", "tl", "vr", "zl")
 _VOWELS: Final = "aeiou"
 _SYLLABLES: Final = 4
-# A piece between the first and the last, where a statement and its question fit.
+# So few that a statement and its question fit between the first and the last.
 MIN_PIECES: Final = 3
 
 
@@ -66,7 +66,8 @@ class KnownTask(ABC):
     ) -> list[Insertion]:
         """Return the texts of a task in reading order; none if there is no room.
 
-        Places are from 1 to len(pieces) - 1, so between the first and the last piece.
+        There are `MIN_PIECES` pieces at least. Places are from 1 to len(pieces) - 1, so
+        between the first and the last piece.
         """
 
     @abstractmethod
@@ -89,7 +90,7 @@ def invent_words(count: int, rng: np.random.Generator) -> list[str]:
 
 
 def question_place(pieces: Sequence[Piece], rng: np.random.Generator) -> int:
-    """Return a place in the second half; there are at least `MIN_PIECES` pieces."""
+    """Return a place in the second half."""
     return int(rng.integers(max(2, len(pieces) // 2), len(pieces)))
 
 

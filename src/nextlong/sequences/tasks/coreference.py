@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from nextlong.sequences.tasks.base import (
-    MIN_PIECES,
     Answer,
     Insertion,
     KnownTask,
@@ -59,8 +58,6 @@ class _Coreference(KnownTask):
         others = [(other_form, topic), (form, other_topic)] * (_OTHER_ROUNDS // 2)
         requests = [(form, topic)] * len(_ORDINALS) + others
         replies = [" ".join(invent_words(_REPLY_WORDS, rng)) for _ in requests]
-        if len(pieces) < MIN_PIECES:
-            return []
         order = rng.permutation(len(requests)).tolist()
         place = question_place(pieces, rng)
         places = statement_places(place, len(requests), rng)

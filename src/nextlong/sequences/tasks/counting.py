@@ -18,7 +18,6 @@ from typing import Final
 import numpy as np
 
 from nextlong.sequences.tasks.base import (
-    MIN_PIECES,
     Answer,
     Insertion,
     KnownTask,
@@ -64,8 +63,6 @@ class _Counting(KnownTask):
     ) -> list[Insertion]:
         opening, closing, question = WORDINGS[rng.integers(len(WORDINGS))]
         (label,) = invent_words(1, rng)
-        if len(pieces) < MIN_PIECES:
-            return []
         section = _draw_section(pieces, rng)
         if section is None:
             return []

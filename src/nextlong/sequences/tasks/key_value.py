@@ -12,7 +12,6 @@ from typing import Final
 import numpy as np
 
 from nextlong.sequences.tasks.base import (
-    MIN_PIECES,
     Answer,
     Insertion,
     KnownTask,
@@ -52,8 +51,6 @@ class _KeyValue(KnownTask):
         keys = _similar_keys(rng)
         values = invent_words(_PAIRS, rng)
         pairs = list(zip(keys, values, strict=True))
-        if len(pieces) < MIN_PIECES:
-            return []
         asked = rng.permutation(_PAIRS)[:_QUESTIONS].tolist()
         order = rng.permutation(_PAIRS).tolist()
         place = question_place(pieces, rng)
