@@ -153,6 +153,9 @@ class _Received:
 
     def close(self) -> None:
         self._disconnect()
+        # Before the file is renamed, its bytes are on the disk.
+        self._file.flush()
+        os.fsync(self._file.fileno())
         self._file.close()
 
 

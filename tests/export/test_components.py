@@ -182,6 +182,15 @@ def test_any_temperature_gives_each_bucket_its_share(runs, temperature, by, repe
             Mixture(components="lengths", names=("8-16",), weights=(-1.0,)),
             "--mix and --repeat",
         ),
+        (
+            Mixture(components="lengths", names=("8-16",), weights=(float("inf"),)),
+            "--mix and --repeat",
+        ),
+        (Mixture(components="lengths", names=("8-16",), weights=(1, 2)), "--mix"),
+        (
+            Mixture(components="lengths", names=("8-16", "8-16"), weights=(1, 2)),
+            "--mix",
+        ),
     ],
 )
 def test_settings_that_contradict_each_other(mixture, where):

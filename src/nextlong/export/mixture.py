@@ -12,6 +12,7 @@ keeps the sizes, 0 makes all components equal.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -81,7 +82,14 @@ def check_mixture(mixture: Mixture) -> None:
             problem="they change nothing, because no component has a weight",
             fix="add --mix NAME=WEIGHT,… or --temperature 0.3",
         )
-    if min([mixture.repeat, *mixture.weights]) <= 0:
+    if has_names and len(set(mixture.names)) != len(mixture.weights):
+        raise RecipeError(
+            where="--mix",
+            problem="each component by name needs one weight",
+            fix="write NAME=WEIGHT once for each, such as 8k-16k=1,16k-32k=2",
+        )
+    numbers = (mixture.repeat, *mixture.weights)
+    if not all(0 < number < math.inf for number in numbers):
         raise RecipeError(
             where="--mix and --repeat",
             problem="every weight, and the number of repetitions, must be above 0",

@@ -206,8 +206,9 @@ def _opened(file: InputFile, source: Source, *, start: int = 0) -> Any:
     if source.tokenizer is not None and not file_format.has_token_ids:
         raise CorpusError(
             where=file.path,
-            problem=f"it has no tokenizer={source.tokenizer!r}: it holds no token ids",
-            fix="remove the tokenizer of its source",
+            problem="it holds no token ids, and its source names the tokenizer "
+            f"{source.tokenizer!r}",
+            fix="remove the tokenizer of its source, or name only files of token ids",
         )
     if source.encoding is None:
         return stream

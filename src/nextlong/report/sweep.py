@@ -87,12 +87,15 @@ def variants(
             problem="\n".join(["these variants are not valid recipes", *mistakes]),
             fix="nothing was run; correct --over",
         )
-    for first, second in itertools.combinations(points, 2):
-        if first.recipe.identity() == second.recipe.identity():
+    first_of: dict[str, GridPoint] = {}
+    for point in points:
+        identity = json.dumps(point.recipe.identity(), sort_keys=True)
+        first = first_of.setdefault(identity, point)
+        if first is not point:
             raise RecipeError(
                 where="--over",
                 problem=(
-                    f"{_asked(first.settings)} and {_asked(second.settings)} are the "
+                    f"{_asked(first.settings)} and {_asked(point.settings)} are the "
                     "same variant"
                 ),
                 fix="give each value once",
