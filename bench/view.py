@@ -3,11 +3,12 @@
 The run is real as far as it can be in minutes: documents of invented words are
 ingested, embedded, searched, drafted, tokenized and composed; then the step that
 composes is carried out once more, through the engine, with a task that writes the real
-sequences over and over until there are as many as asked for. Files, manifests and the
-variant's record are those of any run.
+sequences over and over, each with other chunks drawn at random, until there are as many
+as asked for. Files, manifests and the variant's record are those of any run.
 
     python bench/view.py --out .bench/view
     python bench/view.py --out .bench/million --sequences 1000000 --tokens 4096
+    python bench/view.py --out .bench/own --corpus FOLDER --words supply '"market price"'
 
 The report is measured as a command (`measure.py`), the viewer over HTTP from its first
 request on, and, where playwright and Chromium are installed, by the browser's own first
@@ -24,6 +25,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -34,17 +36,19 @@ from functools import partial
 from pathlib import Path
 from urllib.parse import quote
 
+import numpy as np
 import pyarrow as pa
 
 import nextlong
 from measure import measure
 from nextlong import schemas
-from nextlong.artifacts import variant_records
-from nextlong.artifacts.results import ComposeFiles, ComposeResult
+from nextlong.artifacts import corpus_files, variant_records
+from nextlong.artifacts.results import ComposeFiles, ComposeResult, chunk_files
 from nextlong.engine.executor import SerialExecutor
 from nextlong.engine.runner import run_steps
 from nextlong.engine.step import Step
 from nextlong.recipe import Recipe
+from nextlong.runs.variants import SEARCH_INDEX
 
 TOKENS = 131_072
 _DOCUMENTS, _REAL = 24_000, 100  # documents of the corpus, sequences that are composed
@@ -71,13 +75,13 @@ def write_corpus(path: Path) -> None:
             )
 
 
-def recipe_of(folder: Path, tokens: int) -> Recipe:
+def recipe_of(folder: Path, corpus: Path, tokens: int) -> Recipe:
     """Return the recipe of the real sequences."""
     plain = {
         "run_dir": str(folder / "run"),
         "name": "real",
         "ingest": {
-            "sources": [{"path": str(folder / "corpus.jsonl"), "name": "invented"}],
+            "sources": [{"path": str(corpus), "name": "bench"}],
             "shard_mb": 2,
         },
         "encoder": {"lsa": {"dimensions": 64}},
@@ -89,9 +93,18 @@ def recipe_of(folder: Path, tokens: int) -> Recipe:
     return Recipe.from_dict(plain)
 
 
-def repeated(out: Path, *, sources: list[Path], sequences: int) -> ComposeResult:
-    """Write the sequences of some files over and over, each under a name of its own; a task of the compose step."""
+def repeated(
+    out: Path, *, sources: list[Path], chunks: list[Path], sequences: int
+) -> ComposeResult:
+    """Write the sequences of some files over and over, each with its own name and chunks; a task of the compose step."""
     batches = [batch for path in sources for batch in _batches(path)]
+    field = schemas.SEQUENCES.get_field_index("chunk_id")
+    of_shards = [
+        schemas.pack_ids(shard, np.arange(corpus_files.count_chunks(path)))
+        for shard, path in enumerate(chunks)
+    ]
+    every_chunk = np.concatenate(of_shards)
+    rng = np.random.default_rng(7)
     with (
         pa.OSFile(f"{out}.sequences.arrow", "wb") as sink,
         pa.ipc.new_file(sink, schemas.SEQUENCES) as writer,
@@ -99,8 +112,12 @@ def repeated(out: Path, *, sources: list[Path], sequences: int) -> ComposeResult
         for number in range(sequences):
             batch = batches[number % len(batches)]
             names = pa.array([f"{batch.column('sequence_id')[0].as_py()}-{number}"])
+            batch = batch.set_column(0, schemas.SEQUENCES.field("sequence_id"), names)
+            ids = batch.column(field).values.to_numpy()
+            drawn = rng.choice(every_chunk, len(ids))
+            ids = np.where(ids == schemas.NO_CHUNK, ids, drawn)
             writer.write_batch(
-                batch.set_column(0, schemas.SEQUENCES.field("sequence_id"), names)
+                batch.set_column(field, schemas.SEQUENCES.field(field), pa.array([ids]))
             )
     return ComposeResult(
         sequences=sequences,
@@ -117,19 +134,24 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
         )
 
 
-def make(folder: Path, sequences: int, tokens: int) -> str:
+def make(folder: Path, corpus: Path | None, sequences: int, tokens: int) -> str:
     """Make the run, unless it is there; return what opens it."""
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / "corpus.jsonl").exists():
-        write_corpus(folder / "corpus.jsonl")
-    recipe = recipe_of(folder, tokens)
+    if corpus is None:
+        corpus = folder / "corpus.jsonl"
+        if not corpus.exists():
+            write_corpus(corpus)
+    recipe = recipe_of(folder, corpus.absolute(), tokens)
     done = dict(nextlong.run(recipe).steps)
     name = f"of-{sequences}"
     if name not in variant_records.names(folder / "run"):
         compose = done["compose"]
         inputs = tuple(Step.of(done[own]) for own in compose.manifest["inputs"])
         task = partial(
-            repeated, sources=ComposeFiles(compose).sequences, sequences=sequences
+            repeated,
+            sources=ComposeFiles(compose).sequences,
+            chunks=chunk_files(done).chunks,
+            sequences=sequences,
         )
         step = Step(
             "compose",
@@ -174,16 +196,23 @@ def viewer(run: str) -> Iterator[tuple[str, int, str, float]]:
 
 
 def milliseconds(host: str, port: int, token: str, path: str) -> float:
-    """Return how long a page takes, to its last byte."""
+    """Return how long a page takes, to its last byte; asked for again until it is complete."""
     began = time.perf_counter()
+    while b" data-searching>" in page(host, port, token, path):
+        pass
+    return 1000 * (time.perf_counter() - began)
+
+
+def page(host: str, port: int, token: str, path: str) -> bytes:
+    """Return a page of the viewer."""
     connection = http.client.HTTPConnection(host, port)
     connection.request("GET", path, headers={"Authorization": f"token {token}"})
     answer = connection.getresponse()
-    answer.read()
+    text = answer.read()
     connection.close()
     if answer.status != 200:
         raise RuntimeError(f"{path}: {answer.status}")
-    return 1000 * (time.perf_counter() - began)
+    return text
 
 
 def first_paint(url: str) -> float | None:
@@ -210,7 +239,7 @@ def first_paint(url: str) -> float | None:
 
 
 def pages(
-    variant: str, sequences: int, tokens: int
+    variant: str, sequences: int, tokens: int, words: list[str]
 ) -> dict[str, Callable[[random.Random], str]]:
     """Return the kinds of pages that are asked for, each as what draws a path."""
     name = quote(variant)
@@ -223,6 +252,10 @@ def pages(
         ),
         "a list that finds nothing": lambda draw: (
             f"/{name}/sequences?name=none{draw.randrange(99)}&after={draw.randrange(sequences)}"
+        ),
+        "sequences with a text": lambda draw: (
+            f"/{name}/sequences?text={quote(draw.choice(words))}"
+            f"&most={draw.uniform(0.9, 1):.6f}"
         ),
         "sequences of a document": lambda draw: (
             f"/{name}/sequences?document={draw.randrange(600)}"
@@ -248,11 +281,15 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--corpus", type=Path, help="a folder of documents of your own")
     parser.add_argument("--sequences", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of each sequence")
     parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument(
+        "--words", nargs="+", default=["bade", "kilo", '"ga me"'], help="to search for"
+    )
     asked = parser.parse_args()
-    run = make(asked.out.absolute(), asked.sequences, asked.tokens)
+    run = make(asked.out.absolute(), asked.corpus, asked.sequences, asked.tokens)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     report = measure(
         [
@@ -276,16 +313,28 @@ def main() -> None:
         flush=True,
     )
     draw, variant = random.Random(1), run.rpartition("@")[2]
+    folder = asked.out / "run" / SEARCH_INDEX
+    shutil.rmtree(folder, ignore_errors=True)
     with viewer(run) as (host, port, token, started):
-        first = milliseconds(host, port, token, f"/{quote(variant)}/sequences")
+        began = time.perf_counter()
+        page(host, port, token, f"/{quote(variant)}/sequences")
+        first = time.perf_counter() - began
         print(
-            f"viewer: answers after {started:.2f} s, its first page after {first:.0f} ms more",
+            f"viewer: answers after {started:.2f} s, its first page after {1000 * first:.0f} ms more",
             flush=True,
         )
+        for part, query in (("sequences", "sort=cosine"), ("words", "text=first")):
+            address = f"/{quote(variant)}/sequences?{query}"
+            seconds = milliseconds(host, port, token, address) / 1000
+            print(f"index of {part}: {seconds:.1f} s", flush=True)
+    for file in sorted(folder.glob("*/*")):
+        print(f"{file.name}: {file.stat().st_size / 1e6:,.1f} MB", flush=True)
     with viewer(run) as (host, port, token, _):
         if (painted := first_paint(f"http://{host}:{port}/?token={token}")) is not None:
             print(f"first contentful paint: {painted:.0f} ms", flush=True)
-        for what, path in pages(variant, asked.sequences, asked.tokens).items():
+        for what, path in pages(
+            variant, asked.sequences, asked.tokens, asked.words
+        ).items():
             taken = [
                 milliseconds(host, port, token, path(draw))
                 for _ in range(asked.repeats)

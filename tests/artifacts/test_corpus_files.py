@@ -342,3 +342,10 @@ def test_runs_hold_everything_once_in_order(sizes, most):
     assert all(
         sum(sizes[first:last]) <= most or last == first + 1 for first, last in runs
     )
+
+
+@pytest.mark.parametrize(("row", "expected"), [(0, [0, 1]), (1, []), (3, [0]), (9, [])])
+def test_the_chunks_of_a_document_are_neighbors(chunks, row, expected):
+    shard = int(row == 3)
+    rows = corpus_files.chunk_rows(chunks[shard], chunk_id(shard, row))
+    assert list(rows) == expected

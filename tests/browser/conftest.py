@@ -68,8 +68,9 @@ def open_page(chromium, request):
         else {}
     )
 
-    def opened(url, *, width=1440, colours="light", status=200):
-        headers = address_headers if url.startswith("http") else {}
+    def opened(url, *, width=1440, colours="light", status=200, headers=None):
+        if headers is None:
+            headers = address_headers if url.startswith("http") else {}
         contexts.append(
             chromium.new_context(
                 viewport={"width": width, "height": 900},

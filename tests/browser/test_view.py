@@ -1,8 +1,11 @@
 """The viewer in a real browser: searched, filtered, clicked through, for every reader."""
 
+import shutil
+
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
+from tests.support.viewer import viewer
 
 import nextlong
 from nextlong.cli.main import main
@@ -68,6 +71,42 @@ def test_sequences_are_searched_by_words_and_phrases_and_sorted(open_page, addre
     expect(page.get_by_label("Text of a chunk contains")).to_have_value(
         'sail "<svg onload=alert(3)>"'
     )
+
+
+def test_the_first_search_makes_an_index_and_says_how_far_it_is(
+    open_page, chromium, address, run
+):
+    page = open_page(f"{address}/standard/sequences?text=sail")
+    expect(page.locator("[data-searching]")).to_have_count(0)
+    whole = page.locator(".count").inner_text()
+    assert " of 31 match" in whole
+    assert list(run.glob("search-index/*/words.arrow"))
+    # Another viewer, as one without scripts: each link continues until all is found.
+    shutil.rmtree(run / "search-index")
+    with viewer(f"{run}@standard") as other:
+        context = chromium.new_context(
+            java_script_enabled=False, extra_http_headers=other.headers
+        )
+        plain = context.new_page()
+        plain.goto(f"{other}/standard/sequences?text=sail")
+        while plain.get_by_role("link", name="Continue").count():
+            expect(plain.get_by_role("progressbar")).to_be_visible()
+            plain.get_by_role("link", name="Continue").click()
+        assert plain.locator(".count").inner_text() == whole
+        context.close()
+
+
+def test_a_run_that_cannot_be_written_to_is_searched_and_says_so(
+    open_page, run, tmp_path
+):
+    copy = shutil.copytree(run, tmp_path / "run")
+    shutil.rmtree(copy / "search-index", ignore_errors=True)
+    (copy / "search-index").write_text("in which no folder can be made")
+    with viewer(f"{copy}@extended") as other:
+        page = open_page(f"{other}/extended/sequences?text=sail", headers=other.headers)
+        expect(page.locator("[data-searching]")).to_have_count(0)
+        expect(rows(page).first).to_be_visible()
+        expect(page.get_by_role("status")).to_contain_text("cannot be written to")
 
 
 def test_columns_are_chosen_and_histograms_stand_in_their_headings(open_page, address):

@@ -17,7 +17,7 @@ from nextlong.cli import inspect
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
-from nextlong.runs.variants import VARIANTS_META, list_variants
+from nextlong.runs.variants import SEARCH_INDEX, VARIANTS_META, list_variants
 from nextlong.verify.checks import verify
 
 NAMES = ["base", "formats-torchtitan", "short"]
@@ -365,6 +365,20 @@ def test_gc_keeps_every_variant_and_removes_what_none_needs(own, call):
             outcome.result != "breach"
             for outcome in verify(Path(f"{own}@{name}"), sample=1)
         )
+
+
+def test_gc_removes_the_index_of_the_viewer(own, call):
+    folder = own / SEARCH_INDEX / "0123456789ab-1"
+    folder.mkdir(parents=True)
+    (folder / "words.arrow").write_bytes(b"x" * 1_500_000)
+    (folder / ".words.arrow.7.tmp").write_bytes(b"x" * 100_000)
+    before = folders(own)
+    code, out, _ = call("gc", own, "--yes")
+    assert code == 0
+    assert out.splitlines()[1].split()[1:3] == ["1.6", "MB"]
+    assert not (own / SEARCH_INDEX).exists()
+    assert folders(own) == before
+    assert call("gc", own, "--yes")[1] == f"{own}: nothing to clean up\n"
 
 
 def test_gc_drops_variants_and_what_they_alone_need(own, call):

@@ -4,9 +4,11 @@ import pytest
 
 from nextlong.engine import store
 from nextlong.runs.variants import (
+    SEARCH_INDEX,
     VARIANTS_META,
     bytes_of,
     find_pages,
+    find_search_index,
     list_variants,
     manifest_of,
 )
@@ -70,3 +72,11 @@ def test_pages_are_found_by_the_variants_that_their_heads_name(tmp_path):
         "<head></head>"
     )  # which does not say what it shows
     assert found("other") == {"report-a=1@b.html"}
+
+
+def test_the_index_of_the_viewer_is_found_whole(tmp_path):
+    assert find_search_index(tmp_path) == []
+    (tmp_path / SEARCH_INDEX / "of-one").mkdir(parents=True)
+    (tmp_path / SEARCH_INDEX / "of-one" / "words.arrow").write_bytes(b"12345")
+    (waste,) = find_search_index(tmp_path)
+    assert (waste.path, waste.bytes) == (tmp_path / SEARCH_INDEX, 5)

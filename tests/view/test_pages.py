@@ -1,6 +1,7 @@
 """Pages, read as a browser would: rows, links and forms say what the run says."""
 
 import re
+import shutil
 from html.parser import HTMLParser
 from urllib.parse import parse_qs, urlsplit
 
@@ -11,9 +12,10 @@ from tests.support.hand_made_spans import EXTENDED, span
 
 import nextlong
 from nextlong.picture import pieces
-from nextlong.view import documents, filtered, pages
+from nextlong.view import documents, filtered, index, pages
 from nextlong.view.documents import Mark, Place, Query
 from nextlong.view.pages import View
+from nextlong.view.variants import Variants
 
 
 class Page(HTMLParser):
@@ -168,6 +170,26 @@ def test_how_many_match_is_said(variants):
     assert "0 sequences of 12 match." in nothing.text
 
 
+def test_a_first_use_says_how_far_it_is_and_continues(own_run, monkeypatch):
+    shutil.rmtree(own_run / "search-index", ignore_errors=True)
+    monkeypatch.setattr(pages, "_SECONDS", 0.0)
+    monkeypatch.setattr(index, "_BLOCK_TOKENS", 2 * 2048)
+    variants = Variants(nextlong.open(own_run))
+    plain = listed(variants)
+    assert len(plain.body) == 12  # which need no index
+    assert "12 sequences." in plain.text
+    assert "2 of 12 sequences read." in plain.text
+    told = []
+    while "Continue" in (page := listed(variants, Query(text="reef"))).texts:
+        assert page.body == []
+        told.append(page.text)
+    assert any("of 12 sequences read." in text for text in told)
+    assert any("chunks indexed." in text for text in told)
+    assert page.body
+    assert re.search(r" of 12 match\.", page.text)
+    assert "search index lasts only" not in page.text
+
+
 def one(variants, number, *, first=0, chosen=pages.EVERY):
     return Page(
         pages.sequence(View(variants, "base"), number, first=first, chosen=chosen)
@@ -275,8 +297,6 @@ def test_what_was_marked_is_said_where_it_is(own_run):
 
 
 def test_two_variants_stand_side_by_side(own_run, recipe_for):
-    from nextlong.view.variants import Variants
-
     nextlong.run(
         recipe_for(own_run)
     )  # measures the statistics, which the shared run lacks

@@ -1,4 +1,4 @@
-"""The sequences that match: each filter against a look at every sequence, sorting, and searches that stop and continue."""
+"""The sequences that match: each filter against a look at every sequence, sorting, and phrases that are checked in parts."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nextlong
-from nextlong.view import sequences as index
+from nextlong.view import sequences as searched
 from nextlong.view.documents import Query
-from nextlong.view.sequences import SORTS, SequenceIndex
+from nextlong.view.index import SORTS, RunIndex
+from nextlong.view.sequences import SequenceSearch
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +30,19 @@ def lead(sequence):
     return next(span for span in sequence.spans if span.role == "meta")
 
 
+@pytest.fixture(scope="module")
+def search(run):
+    return SequenceSearch(run, RunIndex(run))
+
+
 def found(run, query, **options):
-    return SequenceIndex(run).find(query, **{"limit": 100, **options})
+    search = SequenceSearch(run, RunIndex(run))
+    return search.find(query, **{"limit": 100, **options})
 
 
 def test_without_a_filter_rows_are_numbers_alone(run, monkeypatch):
-    monkeypatch.setattr(SequenceIndex, "_know", None)
-    assert found(run, Query(), first=3, limit=4) == ([3, 4, 5, 6], 12, 12, True)
+    monkeypatch.setattr(RunIndex, "read_sequences", None)
+    assert found(run, Query(), first=3, limit=4) == ([3, 4, 5, 6], 12, None)
     assert found(run, Query(), first=10, limit=4).numbers == [10, 11]
 
 
@@ -53,7 +60,7 @@ def test_names_and_sources_are_those_of_the_meta_document(run, sequences):
     expected = [n for n, own in enumerate(sequences) if "sea" in lead(own).source_id]
     assert found(run, Query(name="SEA")).numbers == expected
     assert 0 < len(expected) < len(sequences)
-    assert found(run, Query(source="small")).matches == len(sequences)
+    assert found(run, Query(source="small", most=1.0)).matches == len(sequences)
     assert found(run, Query(source="sma")).numbers == []
 
 
@@ -74,7 +81,9 @@ def test_a_document_is_found_wherever_it_serves(run, sequences):
 @pytest.mark.parametrize(
     ("text", "terms"), [("sail REEF", ["sail", "reef"]), ('"sail reef"', ["sail reef"])]
 )
-def test_one_chunk_has_to_contain_all_words_or_the_phrase(run, sequences, text, terms):
+def test_one_chunk_has_to_contain_all_words_or_the_phrase(
+    run, sequences, search, text, terms
+):
     def contains(sequence):
         chunks = [
             own.lower()
@@ -83,13 +92,12 @@ def test_one_chunk_has_to_contain_all_words_or_the_phrase(run, sequences, text, 
         ]
         return any(all(term in chunk for term in terms) for chunk in chunks)
 
-    own = SequenceIndex(run)
-    matches = own.find(Query(text=text), limit=100).numbers
+    matches = search.find(Query(text=text), limit=100).numbers
     assert set(matches) >= {
         n for n, sequence in enumerate(sequences) if contains(sequence)
     }  # the last negative is cut
     for number in matches:
-        chunk = own.chunk_with_text(Query(text=text), number)
+        chunk = search.chunk_with_text(Query(text=text), number)
         assert chunk in {span.chunk_id for span in sequences[number].spans}
         text_of_chunk = run.corpus.texts(np.array([chunk]))[0].lower()
         assert all(term in text_of_chunk for term in terms)
@@ -119,58 +127,57 @@ def test_a_random_sample_is_fixed_by_its_seed(run):
     assert set(found(run, Query(least=-1.0), sort="random-3").numbers) == set(range(12))
 
 
-def test_a_search_stops_when_its_time_is_up_and_continues_where_it_was(
-    run, monkeypatch
+def test_parts_of_words_are_found_and_case_is_ignored(run, sequences):
+    numbers = found(run, Query(text="AIL")).numbers
+    holding = [
+        number
+        for number, own in enumerate(sequences)
+        if any("ail" in text.lower() for text in own.texts)
+    ]
+    assert set(holding) <= set(numbers)
+    assert found(run, Query(text="s.il")).numbers == []
+
+
+def test_a_phrase_is_checked_in_parts_and_in_the_end_found_where_it_is(
+    run, search, monkeypatch
 ):
-    monkeypatch.setattr(index, "_BLOCK_TOKENS", 2 * 2048)
-    own, read = SequenceIndex(run), [0]
-    while read[-1] < len(run):
-        answer = own.find(Query(least=-1.0), limit=100, seconds=0.0)
-        assert answer.numbers == list(range(answer.read))
-        assert 1 <= answer.read - read[-1] <= 2
-        assert answer.is_complete == (answer.read == len(run))
-        read.append(answer.read)
+    monkeypatch.setattr(searched, "_CHECKED_CHUNKS", 3)
+    whole = search.find(Query(text='"sail reef"'), limit=100)
+    own = SequenceSearch(run, RunIndex(run))
+    done = []
+    while (answer := own.find(Query(text='"sail reef"'), seconds=0.0)).progress:
+        assert (answer.numbers, answer.matches) == ([], 0)
+        done.append(answer.progress)
+    checked = [one for one in done if one.what == "chunks checked"]
+    assert [one.done for one in checked] == list(range(3, checked[0].total, 3))
+    assert (answer.numbers, answer.matches) == (whole.numbers[:25], whole.matches)
+    assert own.histograms(Query(text='"sail reef"'))["chunks"].counts
+
+
+def test_a_chunk_without_the_searched_text_is_the_first_of_the_document(run, search):
+    search.find(Query(least=-1.0))
+    lead = run.sequence(2).spans[0].chunk_id
+    assert search.chunk_with_text(Query(least=-1.0), 2) == lead
 
 
 def test_queries_that_are_no_longer_held_are_answered_again(run):
-    own = SequenceIndex(run)
+    own = SequenceSearch(run, RunIndex(run))
     for number in range(20):
         assert own.find(Query(least=-1.0 - number / 100), limit=2).matches == 12
     assert own.find(Query(least=-1.0), limit=2).matches == 12
 
 
 def test_histograms_count_every_match(run, sequences):
-    own = SequenceIndex(run)
+    own = SequenceSearch(run, RunIndex(run))
+    assert own.histograms(Query(name="sea")) == {}
     own.find(Query(name="sea"), sort="cosine")
-    histograms, counted = own.histograms(Query(name="sea"))
+    histograms = own.histograms(Query(name="sea"))
     values = [cosine(one) for one in sequences if "sea" in lead(one).source_id]
     assert set(histograms) == set(SORTS)
-    assert counted == len(values) == sum(histograms["cosine"].counts)
+    assert len(values) == sum(histograms["cosine"].counts)
     assert (histograms["cosine"].least, histograms["cosine"].most) == pytest.approx(
         (min(values), max(values))
     )
-
-
-def test_what_is_known_of_a_sequence_is_what_it_holds(run, sequences):
-    own = SequenceIndex(run)
-    for number, sequence in enumerate(sequences):
-        own.know(number)
-        chunks = [span for span in sequence.spans if span.doc_id >= 0]
-        of_lead = [
-            span.token_end - span.token_start
-            for span in chunks
-            if span.doc_id == lead(sequence).doc_id
-        ]
-        assert dict(zip(SORTS, own.values[:, number], strict=True)) == {
-            "cosine": pytest.approx(cosine(sequence)),
-            "chunks": len(chunks),
-            "documents": len({span.doc_id for span in chunks}),
-            "share": sum(of_lead) / 2048,
-        }
-        assert (own.leads[number], own.first_chunks[number]) == (
-            lead(sequence).doc_id,
-            lead(sequence).chunk_id,
-        )
 
 
 @given(
@@ -179,6 +186,6 @@ def test_what_is_known_of_a_sequence_is_what_it_holds(run, sequences):
 def test_the_smallest_are_those_of_a_whole_sort(keys, count):
     keys = np.array(keys, np.float64)
     assert (
-        index._smallest(keys, count).tolist()
+        searched._smallest(keys, count).tolist()
         == np.argsort(keys, kind="stable")[:count].tolist()
     )

@@ -370,6 +370,15 @@ def read_chunks(
     return {name: table.column(name).to_numpy() for name in names}
 
 
+def chunk_rows(chunks: Path, doc_id: int) -> range:
+    """Return the rows of the chunks of a document in its CHUNKS shard."""
+    row = doc_id & schemas.ROW_MASK
+    # Ascending: the chunks of a document are neighbors.
+    doc_rows = read_chunks(chunks, ("doc_row",))["doc_row"]
+    first, last = np.searchsorted(doc_rows, [row, row + 1]).tolist()
+    return range(first, last)
+
+
 def count_chunks(chunks: Path) -> int:
     """Return how many chunks a shard has."""
     return sum(batch.num_rows for _, batch in record_batches(chunks))

@@ -439,6 +439,7 @@ def gc_command(args: argparse.Namespace) -> None:
     with store.locked(path):
         kept, dropped = variants.choose(path, keep=args.keep, drop=args.drop)
         waste = variants.find_waste(path, kept, dropped)
+        waste += variants.find_search_index(path)
         pages = variants.find_pages(path, dropped)
         if args.json:
             # With --json nothing is asked: without --yes it is a dry run.

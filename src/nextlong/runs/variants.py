@@ -28,6 +28,7 @@ from nextlong.text import Json
 _UNREADABLE: Final = "unknown: its steps cannot be read"
 _LEFTOVERS: Final = (".work-*", ".*.tmp")
 CURRENT: Final = "report.html"  # of the variant that `RUN` opens
+SEARCH_INDEX: Final = "search-index"  # the folder that the viewer keeps its index in
 # In the head of a page: which variants it shows.
 VARIANTS_META: Final = "nextlong-variants"
 # Of a page, which hold its style sheet and the names of its variants.
@@ -235,6 +236,14 @@ def _folders_of(variants: Sequence[Variant]) -> set[str]:
 
 def _fingerprint(folder: str) -> str:
     return folder.rpartition("-")[2]
+
+
+def find_search_index(run_dir: Path) -> list[Waste]:
+    """Return the viewer's search index, if there is one."""
+    path = run_dir / SEARCH_INDEX
+    if not path.is_dir():
+        return []
+    return [Waste(path, bytes_of(path), "search index, rebuilt by nextlong view")]
 
 
 def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[Waste]:

@@ -19,14 +19,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import AnyArray, Bools
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.corpus_files import CorpusFiles
 from nextlong.engine import store
@@ -45,19 +45,18 @@ def parse(text: str) -> list[str]:
     return [phrase or word for phrase, word in _TERM.findall(text)]
 
 
-def contain(
-    texts: NDArray[Any] | Sequence[str] | pa.Array, text: str
-) -> NDArray[np.bool_]:
+def contain(texts: AnyArray | Sequence[str] | pa.Array, text: str) -> Bools:
     """Return which of n texts contain every term, shape (n,)."""
     if not isinstance(texts, pa.Array):
         texts = pa.array(texts, pa.large_string())
     contains = np.ones(len(texts), np.bool_)
     for term in parse(text):
-        contains &= _contain_term(texts, term)
+        contains &= contain_term(texts, term)
     return contains
 
 
-def _contain_term(column: pa.Array, term: str) -> NDArray[np.bool_]:
+def contain_term(column: pa.Array, term: str) -> Bools:
+    """Return which of n texts contain a term, shape (n,)."""
     return np.asarray(pc.match_substring(column, term, ignore_case=True))
 
 
@@ -213,7 +212,7 @@ class _ShardBatches:
         # Whether each row of the batch matches; the cheap columns first.
         fits = np.arange(batch.num_rows) >= place.row
         if query.name:
-            fits &= _contain_term(batch.column("source_id"), query.name)
+            fits &= contain_term(batch.column("source_id"), query.name)
         if query.text:
             fits &= contain(batch.column("text"), query.text)
         if query.source:
@@ -250,20 +249,16 @@ def read(corpus: CorpusFiles, doc_id: int) -> Json | None:
     None if it does not exist.
     """
     shard = doc_id >> schemas.SHARD_BITS
-    row = doc_id & schemas.ROW_MASK
     if not 0 <= shard < len(corpus.documents):
         return None
-    # The row of each chunk's document, ascending: the chunks of a document are
-    # neighbours.
-    doc_rows = corpus_files.read_chunks(corpus.chunks[shard], ("doc_row",))["doc_row"]
-    first, last = np.searchsorted(doc_rows, [row, row + 1]).tolist()
+    rows = corpus_files.chunk_rows(corpus.chunks[shard], doc_id)
     try:
         columns = corpus_files.document_columns(
             np.array([doc_id]), corpus.documents, ("source", "source_id", "metadata")
         )
     except pa.ArrowIndexError:
         return None
-    ids = schemas.pack_ids(shard, np.arange(first, last))
+    ids = schemas.pack_ids(shard, np.array(rows, np.int64))
     source, source_id, metadata = (column[0] for column in columns)
     return {
         "source": str(source),

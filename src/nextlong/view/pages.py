@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
-from math import isfinite
+from math import inf, isfinite
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -18,13 +18,14 @@ import numpy as np
 
 from nextlong import schemas
 from nextlong.artifacts import corpus_files
-from nextlong.methods.base import method_of
 from nextlong.picture import html, pieces, strip
 from nextlong.runs.card import card_numbers
 from nextlong.runs.statistics.measure import read
 from nextlong.text import Json, counted
 from nextlong.view import documents, filtered, sequences
 from nextlong.view.documents import EVERY, Mark, Place, Query
+from nextlong.view.index import SORTS
+from nextlong.view.sequences import Found
 from nextlong.view.variants import OpenVariant, Variants
 
 _ROWS: Final = 25
@@ -123,32 +124,23 @@ def sequence_list(
     variant = view.variant
     run = variant.run
     limit = _ROWS if limit is None else limit
-    found = variant.index.find(
+    found = _find(
+        view,
         query,
         sort=sort,
         first=first,
         limit=limit,
-        seconds=_SECONDS,
     )
-    # A plain list reads a little for the histograms, so that its page is quick.
-    if query == EVERY and not sort:
-        variant.index.find(
-            query,
-            sort="cosine",
-            limit=0,
-            seconds=_SECONDS,
-        )
-    histograms, in_histograms = variant.index.histograms(query)
     shown = [column for column in _COLUMNS if column in columns] or list(_COLUMNS)
     is_chosen = len(shown) < len(_COLUMNS)
     state = asdict(query) | {"sort": sort, "columns": shown if is_chosen else ()}
     # A sequence that extends no document is listed by its first one.
     lead = "first document"
-    if method_of(run.recipe).layout == schemas.Layout.EXTENDED:
+    if sequences.is_extended(run):
         lead = _COLUMNS["document"]
     names = {**_COLUMNS, "document": lead, "share": f"tokens from the {lead}"}
     # A heading sorts in descending order at the second click.
-    sorts = {name: f"-{name}" if sort == name else name for name in sequences.SORTS}
+    sorts = {name: f"-{name}" if sort == name else name for name in SORTS}
     tokens = f"{run.recipe.sequence_tokens:,} tokens"
     return view.page(
         "sequences",
@@ -159,11 +151,11 @@ def sequence_list(
         first=first,
         rows=_sequence_rows(variant, found.numbers, query),
         found=found,
+        is_temporary=variant.index.is_temporary,
         total=len(run),
-        counted=in_histograms,
         columns=[(column, names[column]) for column in shown],
         all_columns=names,
-        histograms=histograms,
+        histograms=variant.search.histograms(query),
         forms=_FORMS,
         sources=variant.sources,
         link=partial(view.url, view.name, "sequences", **state),
@@ -172,6 +164,25 @@ def sequence_list(
         introduction=f"{counted(len(run), 'sequence')} of exactly {tokens}",
         method=run.recipe.compose.method,
     )
+
+
+def _find(view: View, query: Query, *, sort: str, first: int, limit: int) -> Found:
+    """Return the sequences of a list, and how far the index is that it needs."""
+    # A static copy cannot ask again.
+    seconds = inf if view.is_static else _SECONDS
+    search = view.variant.search
+    found = search.find(
+        query,
+        sort=sort,
+        first=first,
+        limit=limit,
+        seconds=seconds,
+    )
+    if query == EVERY and not sort:
+        # The rows of a plain list need no index, but its histograms do.
+        by_cosine = search.find(query, sort="cosine", limit=0, seconds=seconds)
+        found = found._replace(progress=by_cosine.progress)
+    return found
 
 
 def _sequence_rows(
@@ -187,7 +198,7 @@ def _sequence_rows(
         variant.index.know(number)
     # The sequence, the chunk that is shown and the search text change the preview.
     keys = [
-        (number, variant.index.chunk_with_text(query, number), query.text)
+        (number, variant.search.chunk_with_text(query, number), query.text)
         for number in numbers
     ]
     new = [key for key in keys if key not in variant.rows]
@@ -217,7 +228,7 @@ def _sequence_rows(
 def _values(variant: OpenVariant, number: int) -> dict[str, float]:
     """Return what a sequence can be sorted by."""
     column = variant.index.values[:, number].tolist()
-    return dict(zip(sequences.SORTS, column, strict=True))
+    return dict(zip(SORTS, column, strict=True))
 
 
 def _cell(column: str, value: float) -> str:
@@ -415,22 +426,21 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
         document=document_name,
         sides=sides,
         numbers=_compared_numbers([pair[view.name], pair[other]]),
-        is_searching=any(side["is_searching"] for side in sides),
+        is_searching=any(side["progress"] is not None for side in sides),
     )
 
 
 def _side(view: View, name: str, variant: OpenVariant, doc_id: int | None) -> Json:
     """Return a variant's sequence about a document.
 
-    It is found as far as the variant has been searched.
+    It is found once all sequences of the variant have been read.
     """
-    side: Json = {"name": name, "is_searching": False, "number": None, "url": ""}
+    side: Json = {"name": name, "progress": None, "number": None, "url": ""}
     if doc_id is None:
         return side
-    # One match is enough, and the page asks again if time is up before it.
-    found = variant.index.find(Query(about=doc_id), limit=1, seconds=_SECONDS)
-    side["is_searching"] = not found.numbers and not found.is_complete
-    side["read"] = found.read
+    # The page asks again if time is up before the sequences are read.
+    found = variant.search.find(Query(about=doc_id), limit=1, seconds=_SECONDS)
+    side["progress"] = found.progress
     for number in found.numbers:
         side |= {"number": number, "url": view.url(name, "sequence", number)}
         side |= _explorer(

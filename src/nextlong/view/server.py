@@ -45,8 +45,8 @@ from nextlong.errors import NextlongError
 from nextlong.picture import html
 from nextlong.runs.run import Run
 from nextlong.view import documents, pages
+from nextlong.view.index import SORTS
 from nextlong.view.pages import View
-from nextlong.view.sequences import SORTS
 from nextlong.view.variants import Variants
 
 _Answer = Callable[[View, Request], str | Response]

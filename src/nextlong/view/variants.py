@@ -14,7 +14,9 @@ from nextlong.picture import pieces
 from nextlong.report.page.sequences import sampled_words
 from nextlong.runs.run import Run
 from nextlong.text import Json
-from nextlong.view import documents, sequences
+from nextlong.view import documents
+from nextlong.view.index import RunIndex
+from nextlong.view.sequences import SequenceSearch
 
 KEPT_SEQUENCES: Final = 8
 _MAX_SHARDS: Final = 40  # whose sources a form offers
@@ -28,7 +30,8 @@ class OpenVariant:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.index = sequences.SequenceIndex(run)
+        self.index = RunIndex(run)
+        self.search = SequenceSearch(run, self.index)
         self.rows: dict[tuple[int, int, str], Json] = {}
         # Raises IndexError.
         self.sequence = lru_cache(maxsize=KEPT_SEQUENCES)(run.sequence)

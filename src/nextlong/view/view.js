@@ -12,15 +12,24 @@
     place.append("The viewer does not answer. Check that nextlong view is still running.");
   };
 
-  // A list whose search is incomplete is requested again, and shows the matches found by then.
+  // Results that need more of the index are requested again. Until they are complete, only their progress is shown; rows that are there already stay.
   async function search(results) {
     results.setAttribute("aria-busy", "true");
     try {
       const page = await fetched(results.querySelector("a.continue").href);
       const next = document.adoptNode(page.getElementById("results"));
-      results.replaceWith(next);
-      if (next.dataset.searching !== undefined) search(next);
-      else for (const root of next.querySelectorAll(".sequence")) window.nextlong.explore(root);
+      const continues = next.dataset.searching !== undefined;
+      if (!results.querySelector("#rows tr")) {
+        results.replaceWith(next);
+        if (continues) search(next);
+        else for (const root of next.querySelectorAll(".sequence")) window.nextlong.explore(root);
+        return;
+      }
+      results.querySelector(".count").replaceWith(next.querySelector(".count"));
+      if (continues) { search(results); return; }
+      results.querySelector("thead").replaceWith(next.querySelector("thead"));
+      results.removeAttribute("data-searching");
+      results.removeAttribute("aria-busy");
     } catch { failed(results); }
   }
 
