@@ -25,6 +25,7 @@ from nextlong.corpus.long_documents import MIN_SCORED_TOKENS
 from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.engine.local import refuse_import_by_worker
 from nextlong.errors import CorpusError, ExportError
+from nextlong.methods.base import Need, method_of
 from nextlong.reading import listing
 from nextlong.reading.files import InputFile, check_kept, reach
 from nextlong.reading.filter import filter_of
@@ -216,6 +217,9 @@ def check_scoring(recipe: Recipe, corpus: Corpus) -> None:
         check_scorer(recipe.scorer, tokens=recipe.sequence_tokens)
     if recipe.ingest.long_filter is not None:
         check_scorer(recipe.scorer, tokens=MIN_SCORED_TOKENS)
+    if Need.CONTEXTS in method_of(recipe).needs:
+        # What is longer than half of its context is read up to there.
+        check_scorer(recipe.scorer, tokens=1)
 
 
 def check_id_columns(recipe: Recipe, corpus: Corpus) -> None:

@@ -112,6 +112,7 @@ STEP_TITLES: Final = {
     "topics": "find topics",
     "topic_words": "count the words of topics",
     "topic_hits": "search for the documents of topics",
+    "contexts": "find chunks that lower the entropy of a model",
     "draft": "choose the chunks of each sequence",
     "referenced_chunks": "list the chunks in use",
     "tokens": "tokenize the chunks in use",

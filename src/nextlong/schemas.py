@@ -114,10 +114,22 @@ class Layout(StrEnum):
     CONCATENATED = "concatenated"
     # Parts of documents, those of each document in order.
     INTERLEAVED = "interleaved"
+    # Documents, each behind chunks of others that were chosen for it.
+    SUPPORTED = "supported"
 
 
-ROLES: Final = ("meta", "negative", "document", "separator", "bos", "eos", "task")
-META, NEGATIVE, DOCUMENT, SEPARATOR, BOS, EOS, TASK = range(len(ROLES))
+# A context is a chunk that helps to predict the document behind it.
+ROLES: Final = (
+    "meta",
+    "negative",
+    "document",
+    "separator",
+    "bos",
+    "eos",
+    "task",
+    "context",
+)
+META, NEGATIVE, DOCUMENT, SEPARATOR, BOS, EOS, TASK, CONTEXT = range(len(ROLES))
 # The source of inserted tasks, which are documents of their own.
 TASK_SOURCE: Final = "tasks"
 NO_CHUNK: Final = -1
@@ -170,6 +182,7 @@ class DropReason(StrEnum):
     TOO_FEW_CANDIDATES = "too few negatives among the mine.candidates of its chunks"
     NEAR_DUPLICATES = "most of its candidates repeat it or each other"
     NO_DEPENDENCE = "its meta-chunks do not need the earlier ones"
+    NO_CONTEXTS = "no candidate lowers the model's entropy in it enough"
     TOO_FEW_DOCUMENTS = "too few documents to reach target_tokens"
 
 
@@ -177,7 +190,7 @@ class DropReason(StrEnum):
 class Span:
     """Tokens [token_start, token_end) of a sequence, and the characters they came from.
 
-    `role` is meta, negative, document, task, separator, bos or eos. The last three have
+    `role` is one of ROLES. Separators, bos and eos have
     no document: their ids and character offsets are -1 and their `source_id` is empty.
     `metadata` holds the metadata columns of the source; {} if it has none. `score` is
     the cosine to the meta-chunk of the same `group`.

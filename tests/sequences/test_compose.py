@@ -550,6 +550,7 @@ def test_a_cutter_does_not_keep_its_inputs_until_the_garbage_collector_runs(stor
 def test_separators_fill_what_a_cut_between_characters_leaves(store):
     spans = concatenate_spans(
         [piece(1)],
+        [schemas.DOCUMENT],
         [0],
         Rules(target_tokens=5, separator_tokens=1),
         cutter=cutter(store),

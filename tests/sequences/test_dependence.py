@@ -14,7 +14,7 @@ from tests.support.scoring_models import scoring_model
 from nextlong import schemas
 from nextlong.recipe.keys import Scorer
 from nextlong.retrieval.surprisal import Encoded, SurprisalModel
-from nextlong.schemas import META, NEGATIVE, SEPARATOR
+from nextlong.schemas import CONTEXT, META, NEGATIVE, SEPARATOR
 from nextlong.sequences.dependence import (
     Dependence,
     Kind,
@@ -85,6 +85,23 @@ def test_earlier_meta_chunks_are_replaced_by_as_many_tokens():
     model.rows.clear()
     score_meta_chunks(model, [sequence(unrelated="one two")])
     assert [names.get(number, "new") for number in model.rows[1][:6]] == ["new"] * 6
+
+
+def test_contexts_are_replaced_but_not_scored_and_excluded_words_do_not_count():
+    text = SequenceText(
+        texts=[RIVER[0], OTHERS[2], RIVER[1], OTHERS[0], RIVER[2]],
+        roles=[CONTEXT, CONTEXT, META, NEGATIVE, META],
+        unrelated=UNRELATED,
+        excluded="the",
+    )
+    ((first, second),) = score_meta_chunks(CopyingModel(), [text])
+    # Anna and Otto meet ; the Arno rises .
+    assert [Kind(kind).name for kind in first.kinds.tolist()] == [
+        "OWN", "NEITHER", "NEITHER", "NEITHER", "NO_WORD", "BOTH", "OWN", "NEITHER",
+        "NO_WORD",
+    ]  # fmt: skip
+    assert dependence(first) == Dependence(tokens=2, gain=4.0, gap=0)
+    assert second.gap == len(CopyingModel().encode([OTHERS[0]])[0].ids)
 
 
 def test_the_last_meta_chunk_alone_is_scored_as_among_all():

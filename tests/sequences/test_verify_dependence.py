@@ -11,12 +11,13 @@ import nextlong
 from nextlong import checks, schemas
 from nextlong.artifacts.results import ComposeFiles
 from nextlong.cli import main as cli_main
-from nextlong.errors import RecipeError, RunError
+from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Scorer
 from nextlong.report.page import write as report
 from nextlong.runs.card import card_numbers
 from nextlong.runs.statistics import dependence as statistics
 from nextlong.runs.statistics.measure import measure
+from nextlong.schemas import CONTEXT, DOCUMENT, META, NEGATIVE, SEPARATOR
 from nextlong.sequences import verify_dependence
 from nextlong.sequences.dependence import Dependence, dependence, score_meta_chunks
 from nextlong.sequences.verify_dependence import DependenceFiles, Unrelated
@@ -122,6 +123,8 @@ def test_a_filtered_run_passes_verify_and_tells_its_dependence(runs, capsys):
     assert found.kept == sum(row["is_kept"] for row in rows)
     gains = [gain for gain in map(naive_gain, rows) if not math.isnan(gain)]
     assert found.gain.mean == pytest.approx(np.mean(gains), abs=0.01)
+    error = np.std(gains, ddof=1) / math.sqrt(len(gains))
+    assert found.standard_error == pytest.approx(error)
     assert sum(gap.meta_chunks for gap in found.by_gap) == found.tokens.count
     for gap in found.by_gap:
         inside = [
@@ -137,12 +140,11 @@ def test_a_filtered_run_passes_verify_and_tells_its_dependence(runs, capsys):
             gap.tokens,
         )
     assert (
-        "tests/copying"
-        in card_numbers(measure(filtered))["gain of the earlier meta-chunks"]
+        "tests/copying" in card_numbers(measure(filtered))["gain of the earlier text"]
     )
-    assert "Gain of the earlier meta-chunks" in report.page([filtered])
+    assert "Gain of the earlier text" in report.page([filtered])
     assert measure(plain).dependence is None
-    assert "Gain of the earlier meta-chunks" not in report.page([plain])
+    assert "Gain of the earlier text" not in report.page([plain])
 
 
 def test_stats_measure_a_finished_run_without_filtering_it(runs, capsys, monkeypatch):
@@ -166,13 +168,30 @@ def named_model():
     return model
 
 
-def test_a_run_without_meta_chunks_has_no_dependence(runs, recipe_for, monkeypatch):
+def test_without_meta_chunks_later_documents_take_their_place(
+    runs, recipe_for, monkeypatch
+):
     _, plain = runs
     standard = nextlong.run(
         recipe_for(plain.path, "compose.method=standard", "compose.sequences=2")
     )
-    with pytest.raises(RunError):
-        statistics.measure_dependence(standard, Scorer(model="x"))
+    monkeypatch.setattr(statistics, "SurprisalModel", lambda _: named_model())
+    found = statistics.measure_dependence(standard, Scorer(model="x"))
+    later = 0
+    for sequence in standard.sequences():
+        later += len({span.doc_id for span in sequence.spans if span.doc_id >= 0}) - 1
+    assert found.tokens.count == later > 0
+
+
+def test_the_chunks_of_a_document_are_one_part_and_contexts_are_none():
+    roles = [CONTEXT, SEPARATOR, DOCUMENT, SEPARATOR, DOCUMENT, NEGATIVE, DOCUMENT]
+    texts, parts = verify_dependence._document_parts(
+        ["c", ";", "d1", ",", "d2", "n", "e"],
+        np.array(roles),
+        np.array([7, -1, 1, -1, 1, 8, 2]),
+    )
+    assert texts == ["c", ";", "d1,d2", "n", "e"]
+    assert parts == [CONTEXT, SEPARATOR, META, NEGATIVE, META]
 
 
 @pytest.mark.parametrize(

@@ -489,7 +489,8 @@ def document_starts(
     belongs to the first of them; a sequence may begin with a special token.
     """
     sequence_starts = np.cumsum(lengths, dtype=np.int64) - lengths
-    is_document = roles == schemas.DOCUMENT
+    # A document begins with its contexts, if it has some.
+    is_document = np.isin(roles, (schemas.DOCUMENT, schemas.CONTEXT))
     starts = starts[is_document]
     sequences = np.searchsorted(sequence_starts, starts, side="right")
     # A new group inside a sequence begins a document. The first one begins with its

@@ -31,7 +31,6 @@ from nextlong.cli.common import (
 )
 from nextlong.engine import store
 from nextlong.errors import NextlongError
-from nextlong.recipe.keys import Scorer
 from nextlong.report import tables
 from nextlong.text import Json, counted
 
@@ -163,7 +162,9 @@ def stats(args: argparse.Namespace) -> None:
         # It imports torch.
         from nextlong.runs.statistics.dependence import measure_dependence
 
-        found = measure_dependence(run, Scorer(model=args.dependence))
+        # As the recipe's own scorer: its precision and device.
+        named = {"model": args.dependence, "revision": None}
+        found = measure_dependence(run, run.recipe.scorer.model_copy(update=named))
         measured = replace(measured, dependence=found)
         show_card = partial(page.show_card, measured, "dependence")
         present(args, asdict(found), show_card)

@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from nextlong.arrays import Floats, Hashes, Ints
+from nextlong.arrays import Floats, Hashes, Int8s, Ints
 from nextlong.engine.step import Step
 from nextlong.methods.vectors import Vectors
 from nextlong.plugins import METHODS
@@ -39,6 +39,7 @@ class Need(StrEnum):
     )
     KEYWORDS = "keywords of each document"
     TOPICS = "topics, and the documents that BM25 finds for each of them"
+    CONTEXTS = "chunks that change a model's entropy in a document, for some documents"
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,24 @@ class TopicHits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Contexts:
+    """The candidates of some documents, and how they change a model's entropy there.
+
+    Those of document `documents[i]` are [offsets[i], offsets[i + 1]); each is the chunk
+    `numbers` of the document `owners`.
+    """
+
+    documents: NDArray[np.int64]  # (d,) positions among all documents
+    offsets: NDArray[np.int64]  # (d + 1,)
+    owners: NDArray[np.int64]  # (c,) positions among all documents
+    numbers: NDArray[np.int64]  # (c,) from 0
+    cosines: NDArray[np.float32]  # (c,) to the text around an uncertain token
+    # (c,) of the entropy, at the token where it is largest; negative: raised at all
+    reductions: NDArray[np.float32]
+    are_all: bool  # whether no other document can have candidates
+
+
+@dataclass(frozen=True, kw_only=True)
 class CorpusArrays:
     """The n documents of the corpus that have chunks, and what the method needs."""
 
@@ -202,6 +221,7 @@ class CorpusArrays:
     # list<uint64> (n,), memory-mapped: hashes of words.
     keywords: pa.ChunkedArray | None = None
     topic_hits: TopicHits | None = None
+    contexts: Contexts | None = None
 
 
 class Draft(NamedTuple):
@@ -214,6 +234,10 @@ class Draft(NamedTuple):
     scores: Floats | None = None
     # (r,) the number of chunks of each part; None: whole documents.
     chunks: Ints | None = None
+    # (r,) of a supported draft: the first chunk of each part in its document, and its
+    # role: whole documents, and before each of these what was chosen for it.
+    firsts: Ints | None = None
+    roles: Int8s | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,6 +254,10 @@ class Drafted:
     near_duplicates: int | None = None
     # Documents that share no keyword with another document.
     unshared_keywords: int | None = None
+    # Documents for which no context was found.
+    without_contexts: int = 0
+    # Whether another attempt, which finds contexts of more documents, may give more.
+    limited: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,6 +55,7 @@ from nextlong.methods.base import (
     Need,
     Neighbours,
 )
+from nextlong.methods.contexts import ContextsFiles, context_steps, read_contexts
 from nextlong.methods.keywords import KeywordsFiles, keywords_step, read_keywords
 from nextlong.methods.partition import Part, partition_steps, parts_of
 from nextlong.methods.topics import (
@@ -110,6 +111,7 @@ _FILES_READ: Final = {
     "keywords": KeywordsFiles.keywords,
     "topics": TopicsFiles.topics,
     "topic_hits": TopicHitsFiles.hits,
+    "contexts": ContextsFiles.contexts,
 }
 
 
@@ -160,6 +162,13 @@ def drafting_steps(
         finding, found = topic_steps(recipe, ingest, chunk)
         searching += finding
         needed += [finding[-1], *found]
+
+    if Need.CONTEXTS in method.needs:
+        *finding, contexts = context_steps(
+            recipe, ingest, chunk, documents, tokenizer, attempt=attempt
+        )
+        searching += finding
+        needed.append(contexts)
 
     draft = _draft_step(method, recipe, needed, tokenizer, attempt=attempt)
     others = [step for step in needed[1:] if step not in searching]
@@ -251,7 +260,7 @@ def _draft_step(
 
     def check(done: Artifact) -> None:
         drafted = done.results(DraftResult)
-        if any(part.drafts or part.starved for part in drafted):
+        if any(part.drafts or part.starved or part.limited for part in drafted):
             return
         unshared = sum(part.unshared_keywords or 0 for part in drafted)
         without = ""
@@ -346,10 +355,13 @@ def _draft_documents(
     # More neighbours would help, except where every document was found already. They
     # would also make more and smaller parts, which would run out of them more often.
     may_search_further = part is None and max_neighbours < len(rows) - 1
+    dropped: dict[str, int] = {}
+    if drafted.without_contexts:
+        dropped[schemas.DropReason.NO_CONTEXTS] = drafted.without_contexts
     return DraftResult(
         drafts=len(drafted.drafts),
-        dropped={},
-        limited=len(drafted.drafts) == request.sequences,
+        dropped=dropped,
+        limited=drafted.limited or len(drafted.drafts) == request.sequences,
         starved=drafted.starved if may_search_further else 0,
         near_duplicate_documents=drafted.near_duplicates,
         unshared_keywords=drafted.unshared_keywords,
@@ -381,6 +393,9 @@ def _read_documents(
         paths = files["topic_hits"]
         firsts = _first_of_shards(rows, shards=len(paths))[:-1]
         topic_hits = read_topic_hits(files["topics"][0], paths, firsts)
+    contexts = None
+    if "contexts" in files:
+        contexts = read_contexts(files["contexts"], rows)
 
     chunk_counts = rows["chunks"][members]
     chunk_offsets = np.concatenate([[0], np.cumsum(chunk_counts)])
@@ -398,6 +413,7 @@ def _read_documents(
         vectors=vectors,
         keywords=keywords,
         topic_hits=topic_hits,
+        contexts=contexts,
     )
     return documents, max_neighbours
 
@@ -548,13 +564,51 @@ def _draft_row(method: DocumentMethod[Section], rows: AnyArray, draft: Draft) ->
     `rows` are the META_DOCUMENTS rows of the draft's documents, or of its parts in
     order.
     """
+    sizes = rows["chunks"] if draft.chunks is None else draft.chunks
+    if draft.firsts is None or draft.roles is None:
+        first_parts, groups, chunks_before = _in_order(draft.documents, sizes)
+        roles = np.full(len(sizes), schemas.DOCUMENT, np.int8)
+    else:
+        # A document has the group of what stands before it.
+        roles = draft.roles
+        chunks_before = draft.firsts
+        is_document = roles == schemas.DOCUMENT
+        first_parts = np.flatnonzero(is_document)
+        groups = np.cumsum(is_document) - is_document
+    ids = ranges(rows["first_chunk"] + chunks_before, sizes)
+    if draft.scores is None:
+        scores = np.full(len(rows), np.nan, np.float32)
+    else:
+        scores = draft.scores.astype(np.float32)
+    hashes = rows["content_hash"][first_parts]
+    digest = xxhash.xxh3_64_hexdigest(hashes.tobytes())
+    return {
+        "sequence_id": f"{method.name}-{digest}",
+        "key": int(hashes[0]),
+        "layout": method.layout.value,
+        "chunk_id": ids,
+        "role": np.repeat(roles, sizes),
+        "group": np.repeat(groups.astype(np.int32), sizes),
+        "score": np.repeat(scores, sizes),
+        "near_duplicates": [],
+        "shortage": "",
+    }
+
+
+def _in_order(
+    documents: NDArray[np.int64], sizes: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return where parts of documents stand, given the document and size of each.
+
+    Which parts are the first of a document, (d,), and of each part, (parts,), its group
+    and the number of chunks of its document before it.
+    """
     # (parts,): the document of each part, numbered in the order of first appearance.
     _, first_parts, groups = np.unique(
-        draft.documents, return_index=True, return_inverse=True
+        documents, return_index=True, return_inverse=True
     )
     by_appearance = np.argsort(first_parts)
     groups = np.argsort(by_appearance)[groups]
-    sizes = rows["chunks"] if draft.chunks is None else draft.chunks
 
     # (parts,): the number of chunks of the document before each part. In the order of
     # groups, that is a running sum that begins again with each group.
@@ -564,22 +618,4 @@ def _draft_row(method: DocumentMethod[Section], rows: AnyArray, draft: Draft) ->
     parts_per_group = np.diff(firsts, append=len(groups))
     chunks_before = np.empty(len(groups), np.int64)
     chunks_before[by_group] = starts - np.repeat(starts[firsts], parts_per_group)
-
-    ids = ranges(rows["first_chunk"] + chunks_before, sizes)
-    if draft.scores is None:
-        scores = np.full(len(rows), np.nan, np.float32)
-    else:
-        scores = draft.scores.astype(np.float32)
-    hashes = rows["content_hash"][np.sort(first_parts)]
-    digest = xxhash.xxh3_64_hexdigest(hashes.tobytes())
-    return {
-        "sequence_id": f"{method.name}-{digest}",
-        "key": int(hashes[0]),
-        "layout": method.layout.value,
-        "chunk_id": ids,
-        "role": np.full(len(ids), schemas.DOCUMENT, np.int8),
-        "group": np.repeat(groups.astype(np.int32), sizes),
-        "score": np.repeat(scores, sizes),
-        "near_duplicates": [],
-        "shortage": "",
-    }
+    return np.sort(first_parts), groups, chunks_before

@@ -107,6 +107,7 @@
       const { roles, groups } = this.data;
       if (roles[place] === "meta") return `Meta-chunk ${groups[place] + 1}`;
       if (roles[place] === "negative") return `Negative of meta-chunk ${groups[place] + 1}`;
+      if (roles[place] === "context") return `Context of document ${groups[place] + 1}`;
       if (roles[place] === "document") return `Document ${groups[place] + 1}`;
       return { task: "Task with a known answer", separator: "Separator between two chunks", bos: "Beginning-of-sequence token", eos: "End-of-sequence token" }[roles[place]] || roles[place];
     }
@@ -165,6 +166,7 @@
     beside(place, partner) {
       const [role, gap] = [this.data.roles[place], this.data.starts[partner] - this.ends[place]];
       if (role === "negative") return `${this.called(partner)}: the meta-chunk that the negative resembles`;
+      if (role === "context") return `${this.called(partner)}: the document that the context was chosen for`;
       if (role === "document") return `${this.called(partner)}: the document before it`;
       if (gap >= 0) return `${this.called(partner)}: followed it directly in the document, now ${number.format(gap)} tokens later`;
       return `${this.called(partner)}: preceded it directly in the document, now ${number.format(this.data.starts[place] - this.ends[partner])} tokens earlier`;

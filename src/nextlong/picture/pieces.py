@@ -128,7 +128,8 @@ def short(text: str, max_chars: int) -> str:
 
 Pieces = Sequence[Span]
 _SEPARATOR_TOKENS: Final = 16  # at most between two chunks that count as neighbors
-CHUNK_ROLES: Final = ("meta", "negative", "document")
+# By how much a sequence is about them.
+CHUNK_ROLES: Final = ("meta", "document", "context", "negative")
 # A letter of a script that is written without spaces counts as a word, as in `page.js`,
 # which finds the words again.
 _SOLO: Final = (
@@ -149,8 +150,7 @@ def lead_document(pieces: Pieces) -> int:
     chunks = [piece for piece in pieces if piece.role in CHUNK_ROLES]
     if not chunks:
         return -1
-    # The first of the meta-chunks, because False sorts before True.
-    return min(chunks, key=lambda piece: piece.role != "meta").doc_id
+    return min(chunks, key=lambda piece: CHUNK_ROLES.index(piece.role)).doc_id
 
 
 def chunks_of(pieces: Pieces, doc_id: int) -> list[Span]:
@@ -176,7 +176,8 @@ def scored(pieces: Pieces) -> list[float]:
 
 
 def _is_scored(piece: Span) -> bool:
-    return piece.role in ("negative", "document") and isfinite(piece.score)
+    is_other = piece.role in CHUNK_ROLES and piece.role != "meta"
+    return is_other and isfinite(piece.score)
 
 
 def scale(cosines: Sequence[float]) -> tuple[float, float]:
@@ -213,16 +214,21 @@ def colour(piece: Span, order: int, lead: int, scale: tuple[float, float]) -> st
 def partners(pieces: Pieces) -> list[int]:
     """Return the index of the piece that each is compared to; -1 for none.
 
-    That is a negative's meta-chunk, a meta-chunk's next one, or the piece before a
-    document.
+    That is a negative's meta-chunk, a meta-chunk's next one, the document behind a
+    context, or the piece before a document.
     """
-    # A negative is of the group of the meta-chunk that it was found for.
+    # A negative is of the group of the meta-chunk that it was found for, a context of
+    # that of its document.
     # The index of the meta-chunk of each group; groups count meta-chunks in the order
     # of their document.
     meta_of_group: dict[int, int] = {}
+    document_of_group: dict[int, int] = {}
     for index, piece in enumerate(pieces):
         if piece.role == "meta":
             meta_of_group[piece.group] = index
+        elif piece.role == "document":
+            document_of_group.setdefault(piece.group, index)
+    targets = meta_of_group or document_of_group
     meta_indexes = [meta_of_group[group] for group in sorted(meta_of_group)]
     following = dict(pairwise(meta_indexes))
     if len(meta_indexes) > 1:
@@ -232,8 +238,8 @@ def partners(pieces: Pieces) -> list[int]:
     before = -1
     for index, piece in enumerate(pieces):
         partner = -1
-        if piece.role == "negative":
-            partner = meta_of_group.get(piece.group, -1)
+        if piece.role in ("negative", "context"):
+            partner = targets.get(piece.group, -1)
         elif piece.role == "meta":
             partner = following.get(index, -1)
         elif piece.role == "document":

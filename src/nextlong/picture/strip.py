@@ -164,7 +164,9 @@ def _data(pieces: Pieces) -> Json:
 def _legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
     """Return what the colours of a bar mean, as far as they are in it."""
     what = "other documents"
-    if any(piece.role == "negative" for piece in pieces):
+    if any(piece.role == "context" for piece in pieces):
+        what = "contexts"
+    elif any(piece.role == "negative" for piece in pieces):
         what = "negatives"
     shades = SHADES if scored(pieces) else 0
     plain_roles = {piece.role for piece in pieces if not isfinite(piece.score)}

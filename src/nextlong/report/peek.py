@@ -51,6 +51,12 @@ _ROLES: Final = {
         colour="dark_green",
         text_style="white on dark_green",
     ),
+    "context": _Role(
+        name="context",
+        mark="▓",
+        colour="dark_cyan",
+        text_style="white on dark_cyan",
+    ),
     "task": _Role(
         name="task",
         mark="▚",

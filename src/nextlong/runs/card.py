@@ -508,7 +508,7 @@ def card_numbers(stats: Stats) -> dict[str, str]:
         f"cosine of {similar}": _spread(cosine, "{:.3f}"),
         "uses of a chunk": _uses(stats),
         "share of hard negatives": _hard_share(setting),
-        "gain of the earlier meta-chunks": _gain(stats.dependence),
+        "gain of the earlier text": _gain(stats.dependence),
         "negatives from the own document": (
             f"{negatives.from_own_document:,}" if negatives else ""
         ),

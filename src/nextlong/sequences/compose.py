@@ -221,7 +221,9 @@ def _compose_draft(
     cutter = _TextCutter(inputs, meta_chunks, separator_tokens=rules.separator_tokens)
     if draft.column("layout")[0].as_py() != schemas.Layout.EXTENDED:
         documents = draft.column("group").values.to_pylist()
-        return fit.concatenate_spans(pieces, documents, rules, cutter=cutter)
+        return fit.concatenate_spans(
+            pieces, roles.tolist(), documents, rules, cutter=cutter
+        )
 
     groups = [
         fit.Group(pieces[start], pieces[start + 1 : stop])

@@ -1,6 +1,6 @@
 """Dependence: how much a model needs the earlier meta-chunks to predict a later one.
 
-In:  the texts of extended sequences, and a causal language model.
+In:  the texts of sequences, and a causal language model.
 Out: for each later meta-chunk, the losses of its tokens as the sequence stands and with
      the earlier meta-chunks replaced by unrelated text of equal length.
 
@@ -18,6 +18,11 @@ earlier meta-chunks less. By that mean, random negatives look better than hard o
 tells show whether a model must look past the negatives. Even there hard negatives give
 hints, so gains compare sequences of one setting, not settings.
 
+In a sequence without meta-chunks, its documents, or the parts of interleaved ones, take
+their place. Contexts that were chosen for a document are replaced like earlier ones,
+but are not scored. Instead of the words of negatives, those of the unrelated text are
+excluded: words such as "the" stand in all documents.
+
 This measure is ours; no paper describes it.
 """
 
@@ -26,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -38,28 +43,32 @@ from nextlong.retrieval.surprisal import Encoded, SurprisalModel
 _Ids = Ints
 _Words = Hashes
 
+# What is replaced by unrelated text before a scored meta-chunk.
+_REPLACED: Final = (schemas.META, schemas.CONTEXT)
+
 
 class Kind(IntEnum):
     """Where the word of a token stands before its meta-chunk."""
 
     NO_WORD = 0  # the token has no letter or digit
     OWN = 1  # only in the earlier meta-chunks
-    NEGATIVES = 2  # only in the negatives
+    NEGATIVES = 2  # only in the negatives, or in what is excluded
     BOTH = 3
     NEITHER = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class SequenceText:
-    """The texts of the spans of an extended sequence, in order, and their roles.
+    """The texts of the spans of a sequence, in order, and their roles.
 
-    `unrelated` is text of other documents that replaces meta-chunks; if it is shorter
-    than these, it is repeated.
+    `unrelated` is text of other documents that replaces meta-chunks and contexts; if it
+    is shorter than these, it is repeated. The words of `excluded` show no dependence.
     """
 
     texts: Sequence[str]
     roles: Sequence[int]
     unrelated: str
+    excluded: str = ""
 
 
 class ScoredMetaChunk(NamedTuple):
@@ -69,7 +78,7 @@ class ScoredMetaChunk(NamedTuple):
     kinds: Int8s  # (n,) of `Kind`
     loss: Floats  # (n,) as the sequence stands
     replaced_loss: Floats  # (n,) with the earlier meta-chunks replaced
-    gap: int  # tokens between the end of the meta-chunk before and this one
+    gap: int  # tokens between the end of what was replaced before and this one
 
 
 class Dependence(NamedTuple):
@@ -167,27 +176,32 @@ class _Plan:
 def _plan(
     model: SurprisalModel, sequence: SequenceText, which: Literal["all", "last"]
 ) -> _Plan:
-    metas = np.flatnonzero(np.array(sequence.roles) == schemas.META)
-    scored_metas = metas[1:] if which == "all" else metas[1:][-1:]
+    roles = np.array(sequence.roles)
+    places = np.flatnonzero(np.isin(roles, _REPLACED))
+    # All but the first, which nothing before it can help to predict.
+    scored_metas = places[1:][roles[places[1:]] == schemas.META]
+    if which == "last":
+        scored_metas = scored_metas[-1:]
     if not len(scored_metas):
         return _Plan([], [], [])
     # What follows the last meta-chunk predicts nothing of it.
-    texts = sequence.texts[: metas[-1] + 1]
+    texts = sequence.texts[: scored_metas[-1] + 1]
     *pieces, unrelated = model.encode([*texts, sequence.unrelated])
     bounds = np.cumsum([0, *(len(piece.ids) for piece in pieces)])
 
     replaced = [piece.ids for piece in pieces]
     used = 0
-    for meta in metas[:-1]:
-        tokens = len(pieces[meta].ids)
-        places = np.arange(used, used + tokens)
-        replaced[meta] = np.take(unrelated.ids, places, mode="wrap")
+    for place in places[places < scored_metas[-1]]:
+        tokens = len(pieces[place].ids)
+        indices = np.arange(used, used + tokens)
+        replaced[place] = np.take(unrelated.ids, indices, mode="wrap")
         used += tokens
 
     targets = []
     rows = [np.concatenate([piece.ids for piece in pieces])]
     firsts = [int(bounds[scored_metas[0]])]
-    meta_before = dict(zip(metas[1:], metas[:-1], strict=True))
+    place_before = dict(zip(places[1:], places[:-1], strict=True))
+    excluded = hash_words(sequence.excluded).hashes
     for meta in scored_metas:
         before = [*replaced[:meta], pieces[meta].ids]
         rows.append(np.concatenate(before))
@@ -197,9 +211,9 @@ def _plan(
             _Target(
                 start=int(bounds[meta]),
                 stop=int(bounds[meta + 1]),
-                gap=int(bounds[meta] - bounds[meta_before[meta] + 1]),
+                gap=int(bounds[meta] - bounds[place_before[meta] + 1]),
                 words=words,
-                kinds=_kinds(words, texts[:meta], sequence.roles),
+                kinds=_kinds(words, texts[:meta], sequence.roles, excluded),
             )
         )
     return _Plan(targets, rows, firsts)
@@ -220,17 +234,19 @@ def words_of_tokens(text: str, encoded: Encoded) -> _Words:
     return np.where(has_word, padded_hashes[indices], np.uint64(0))
 
 
-def _kinds(words: _Words, texts_before: Sequence[str], roles: Sequence[int]) -> Int8s:
+def _kinds(
+    words: _Words, texts_before: Sequence[str], roles: Sequence[int], excluded: _Words
+) -> Int8s:
     """Return the kind of each word of a meta-chunk, (n,), given what precedes it."""
-    hashes: dict[int, list[_Words]] = {schemas.META: [], schemas.NEGATIVE: []}
+    own: list[_Words] = []
+    negative = [excluded]
     for text, role in zip(texts_before, roles, strict=False):
-        if role in hashes:
-            hashes[role].append(hash_words(text).hashes)
-    is_own = np.isin(words, np.concatenate(hashes[schemas.META]))
-    nothing = np.empty(0, np.uint64)
-    is_in_negatives = np.isin(
-        words, np.concatenate([nothing, *hashes[schemas.NEGATIVE]])
-    )
+        if role in _REPLACED:
+            own.append(hash_words(text).hashes)
+        elif role == schemas.NEGATIVE:
+            negative.append(hash_words(text).hashes)
+    is_own = np.isin(words, np.concatenate(own))
+    is_in_negatives = np.isin(words, np.concatenate(negative))
     kinds = np.full(len(words), Kind.NEITHER, np.int8)
     kinds[is_own & is_in_negatives] = Kind.BOTH
     kinds[is_own & ~is_in_negatives] = Kind.OWN

@@ -387,6 +387,7 @@ def _may_join(ordered: Sequence[_Placed]) -> bool:
 
 def concatenate_spans(
     pieces: Sequence[SizedChunk],
+    roles: Sequence[int],
     groups: Sequence[int],
     rules: Rules,
     *,
@@ -394,12 +395,9 @@ def concatenate_spans(
 ) -> list[TokenSpan] | Dropped:
     """Return spans of concatenated documents, cut at T.
 
-    `groups` has the document of each chunk.
+    `groups` has the document of each chunk, or the one that a context is for.
     """
-    ordered = [
-        (piece, schemas.DOCUMENT, group)
-        for piece, group in zip(pieces, groups, strict=True)
-    ]
+    ordered = list(zip(pieces, roles, groups, strict=True))
     return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_DOCUMENTS)
 
 

@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.blocks import Resolved, resolve, sliced, span_texts
@@ -218,7 +219,7 @@ def _of_part(
 def dependence_of_block(
     model: SurprisalModel, block: Resolved, files: SequenceFiles
 ) -> Iterator[list[Dependence]]:
-    """Yield the dependence of the later meta-chunks of each sequence of a block."""
+    """Yield the dependence of each sequence of a block, of each later meta-chunk."""
     for first in range(0, len(block), _AT_ONCE):
         part = sliced(block, first, min(len(block), first + _AT_ONCE))
         texts = [sequence_text(part, number, files) for number in range(len(part))]
@@ -233,18 +234,43 @@ def sequence_text(block: Resolved, number: int, files: SequenceFiles) -> Sequenc
     # Special tokens are those of another tokenizer than the model's.
     is_text = (roles != schemas.BOS) & (roles != schemas.EOS)
     spans = spans[is_text]
-    is_meta = block.roles[spans] == schemas.META
+    roles = block.roles[spans]
+    is_replaced = np.isin(roles, (schemas.META, schemas.CONTEXT, schemas.DOCUMENT))
     chars = block.char_ends[spans] - block.char_starts[spans]
     unrelated = Unrelated(files.corpus).text(
         set(block.doc_ids[spans].tolist()),
-        chars=_UNRELATED * int(chars[is_meta].sum()),
+        chars=_UNRELATED * int(chars[is_replaced].sum()),
         key=block.sequence_ids[number],
     )
+    texts = span_texts(block, files, spans)
+    if np.any(roles == schemas.META):
+        return SequenceText(texts=texts, roles=roles.tolist(), unrelated=unrelated)
+    texts, parts = _document_parts(texts, roles, block.doc_ids[spans])
     return SequenceText(
-        texts=span_texts(block, files, spans),
-        roles=block.roles[spans].tolist(),
-        unrelated=unrelated,
+        texts=texts, roles=parts, unrelated=unrelated, excluded=unrelated
     )
+
+
+def _document_parts(
+    texts: Sequence[str], roles: NDArray[np.int8], documents: NDArray[np.int64]
+) -> tuple[list[str], list[int]]:
+    """Return the texts of spans with successive chunks of a document as one text.
+
+    They have the role of a meta-chunk. A separator between the chunks is part of it.
+    """
+    joined: list[str] = []
+    joined_roles: list[int] = []
+    before = schemas.NO_CHUNK  # the document that the last text is of
+    for text, role, document in zip(texts, roles, documents, strict=True):
+        is_separator = role == schemas.SEPARATOR and before != schemas.NO_CHUNK
+        is_document = role == schemas.DOCUMENT
+        if is_separator or (is_document and document == before):
+            joined[-1] += text
+            continue
+        joined.append(text)
+        joined_roles.append(schemas.META if is_document else int(role))
+        before = int(document) if is_document else schemas.NO_CHUNK
+    return joined, joined_roles
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ from nextlong.errors import PluginError
 from nextlong.export.formats.base import UNREADABLE, Format, format_of
 from nextlong.plugins import FORMATS
 from nextlong.schemas import (
+    CONTEXT,
     DOCUMENT,
     EOS,
     NO_CHUNK,
@@ -448,7 +449,8 @@ def _document_bounds(
     for sequence, first in zip(sequences, firsts, strict=False):
         bounds.append(first)
         if boundaries == "document":
-            spans = np.flatnonzero(sequence.role == DOCUMENT)
+            is_document = np.isin(sequence.role, (CONTEXT, DOCUMENT))
+            spans = np.flatnonzero(is_document)
             begins_next = np.diff(sequence.group[spans]) != 0
             later = spans[1:][begins_next]
             bounds += (first + sequence.start[later]).tolist()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import accumulate, groupby
 from typing import Any, Final
@@ -23,13 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.arrays import AnyArray, Bools, Hashes
-from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
+from nextlong.schemas import DOCUMENT, META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.outcome import CheckOutcome, chunk_name
 from nextlong.verify.run_files import Ids, ResolvedSequence, StoredRun
 from nextlong.verify.sequences import Tokenized, texts_of_cuts
 
 _Numbers = Hashes
 
+_NO_ROLE: Final = -1
 _MIN_WORDS: Final = 10  # shorter texts are compared as a whole
 _PASSAGE_WORDS: Final = 100
 _FULL_WEIGHT: Final = 1024
@@ -72,14 +73,14 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
     Those that repeat something are breaches.
     """
     outcome = CheckOutcome("near-duplicates among negatives", "negatives")
-    if run.layout != Layout.EXTENDED:
+    if run.layout not in (Layout.EXTENDED, Layout.SUPPORTED):
         outcome.not_needed = f"{run.layout} sequences may contain near-duplicates"
     elif run.negatives.origin == "meta-chunk":
         outcome.not_needed = "repeated meta-chunks may contain near-duplicates"
     if outcome.not_needed:
         return outcome
     rule = _rule_of(run)
-    for block in run.blocks(numbers):
+    for block in _by_document(run, numbers):
         words_of_chunk, words_of_document = _words_of(run, block)
         cuts = texts_of_cuts(run, block) if run.is_exact else {}
         for sequence in block:
@@ -94,6 +95,27 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
             negatives = int(np.count_nonzero(sequence.role == NEGATIVE))
             outcome.breach_each(problems, checked=negatives)
     return outcome
+
+
+def _by_document(run: StoredRun, numbers: range) -> Iterator[list[ResolvedSequence]]:
+    """Yield blocks of sequences with one meta-document each.
+
+    Of a supported sequence, each document in turn is the meta-document, and the chunks
+    before it are the negatives; the other spans have no role.
+    """
+    for block in run.blocks(numbers):
+        if run.layout == Layout.EXTENDED:
+            yield list(block)
+            continue
+        groups = max(int(sequence.group.max()) for sequence in block) + 1
+        for group in range(groups):
+            yield [_with_roles_of(sequence, group) for sequence in block]
+
+
+def _with_roles_of(sequence: ResolvedSequence, group: int) -> ResolvedSequence:
+    roles = np.where(sequence.role == DOCUMENT, META, NEGATIVE)
+    is_own = sequence.is_chunk & (sequence.group == group)
+    return replace(sequence, role=np.where(is_own, roles, _NO_ROLE).astype(np.int8))
 
 
 def _copies_in(

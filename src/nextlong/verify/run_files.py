@@ -38,6 +38,7 @@ from nextlong.artifacts import corpus_files, variant_records
 from nextlong.recipe.keys import NEGATIVES, NegativeChoice
 from nextlong.schemas import (
     BOS,
+    CONTEXT,
     DOCUMENT,
     EOS,
     META,
@@ -166,7 +167,7 @@ class ResolvedSequence(StoredSequence):
 
     @cached_property
     def is_chunk(self) -> Bools:
-        return np.isin(self.role, (META, NEGATIVE, DOCUMENT, TASK))
+        return np.isin(self.role, (META, NEGATIVE, DOCUMENT, TASK, CONTEXT))
 
     @cached_property
     def is_truncated(self) -> Bools:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from nextlong.arrays import Bools
 from nextlong.schemas import (
     BOS,
+    CONTEXT,
     DOCUMENT,
     EOS,
     META,
@@ -34,6 +35,10 @@ from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, StoredRun
 
 # The most tokens that a cut gives up to fall between two characters.
 _MAX_TRIMMED = 4
+_ROLES_OF_LAYOUT = {
+    Layout.EXTENDED: {META, NEGATIVE},
+    Layout.SUPPORTED: {CONTEXT, NEGATIVE, DOCUMENT},
+}
 # The uses of a chunk are counted up to this number.
 _MAX_USES = np.iinfo(np.uint16).max
 
@@ -219,7 +224,7 @@ def _order_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]
     """Yield missing or misplaced meta-chunks and groups, or chunks of documents."""
     name = f"sequence {sequence.number}"
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
-    expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
+    expected = _ROLES_OF_LAYOUT.get(Layout(run.layout), {DOCUMENT})
     if run.task_share:
         expected = {*expected, TASK}
     # Each check relies on those before it, so only the first mistake is told.
@@ -234,6 +239,8 @@ def _order_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]
         yield f"{name} is {sequence.layout}, those of the run are {run.layout}"
     elif run.layout == Layout.EXTENDED:
         yield from _meta_problems(run, sequence)
+    elif run.layout == Layout.SUPPORTED:
+        yield from _supported_problems(sequence)
     elif run.layout == Layout.INTERLEAVED:
         yield from _interleaved_problems(sequence)
     else:
@@ -362,6 +369,43 @@ def _beginning_problems(
         yield f"{sequence.where(span)} has group {group} after {group_before}"
     if sequence.chunk[previous] + 1 != sequence.doc_stop[previous]:
         yield f"{sequence.where(previous)} is not the last chunk of its document"
+
+
+def _supported_problems(sequence: ResolvedSequence) -> Iterator[str]:
+    """Yield misplaced contexts and chunks of documents; each document is a group.
+
+    The end of the sequence may cut the last group, even before its document.
+    """
+    spans = np.flatnonzero(sequence.is_chunk)
+    groups = sequence.group[spans]
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    if groups[starts].tolist() != list(range(len(starts))):
+        yield f"sequence {sequence.number} has groups out of order"
+        return
+    for number, own in enumerate(np.split(spans, starts[1:])):
+        place = f"sequence {sequence.number} group {number}"
+        before = own[sequence.role[own] != DOCUMENT]
+        document = own[sequence.role[own] == DOCUMENT]
+        if not len(before) or sequence.role[own[0]] != CONTEXT:
+            yield f"{place} does not begin with a context"
+        is_last = number == len(starts) - 1
+        if not len(document):
+            if not is_last:
+                yield f"{place} has no document"
+            continue
+        if len(before) and before[-1] > document[0]:
+            yield f"{sequence.where(int(before[-1]))} is not before its document"
+        first = int(sequence.doc_first[document[0]])
+        stop = int(sequence.doc_stop[document[0]])
+        chunks = sequence.chunk[document].tolist()
+        expected = list(range(first, stop))
+        if chunks != expected[: len(chunks)] or (not is_last and chunks != expected):
+            yield f"{place} is not the chunks of its document from the first on"
+        for span in before[sequence.doc[before] == sequence.doc[document[0]]].tolist():
+            yield f"{sequence.where(span)} is a chunk of the document behind it"
+    for span in _spans_where(sequence.is_truncated):
+        if span != spans[-1]:
+            yield f"{sequence.where(span)} is cut before the end of the sequence"
 
 
 def _interleaved_problems(sequence: ResolvedSequence) -> Iterator[str]:
@@ -622,7 +666,7 @@ def _predicates_of_cut(
     separator_tokens = len(run.special_ids[SEPARATOR])
     next_role = sequence.role[span + 1] if span + 1 < len(sequence.role) else None
     is_before_separator = next_role == SEPARATOR
-    is_before_chunk = next_role in (META, NEGATIVE, DOCUMENT, TASK)
+    is_before_chunk = next_role in (META, NEGATIVE, DOCUMENT, TASK, CONTEXT)
     # Under fit=exact, the cut negative fills what is left of the token budget.
     fills_budget = run.is_exact and sequence.role[span] == NEGATIVE
 

@@ -25,6 +25,7 @@ _ROLES: Final = {
     "meta": ("meta-document", "own"),
     "negative": ("negatives", "negative"),
     "document": ("documents", "plain1"),
+    "context": ("contexts", "plain0"),
     "task": ("tasks with known answers", "task"),
     "separator": ("separators and special tokens", "between"),
 }

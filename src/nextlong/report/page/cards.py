@@ -225,25 +225,31 @@ def _hardness(numbers: Numbers) -> list[_Topic]:
 
 
 def _dependence(numbers: Numbers) -> _Topic:
-    """Return the gain of the earlier meta-chunks, and how it falls with distance."""
+    """Return the gain of the earlier text, and how it falls with distance."""
     rows = [
         numbers.row("sequences measured", "dependence", "sequences"),
         numbers.row("sequences kept", "dependence", "kept"),
         numbers.row("minimum gain", "dependence", "min_gain", form="{:g}"),
         *numbers.spread("dependence", "gain", form="{:.2f}", prefix="gain, nats: "),
+        numbers.row(
+            "standard error of the mean", "dependence", "standard_error", form="{:.2f}"
+        ),
         *numbers.spread(
-            "dependence", "tokens", form="{:,.0f}", prefix="tokens of a meta-chunk: "
+            "dependence",
+            "tokens",
+            form="{:,.0f}",
+            prefix="counted tokens of a later part: ",
         ),
     ]
     entries = numbers.entries("dependence", "by_gap", by=("low", "high"))
     for (low, high), indexes in entries.items():
-        name = f"gain at {low:,} to {high:,} tokens from the meta-chunk before"
+        name = f"gain at {low:,} to {high:,} tokens from the part before"
         path = ("dependence", "by_gap", indexes, "gain")
         rows.append(numbers.row(name, *path, form="{:.2f} (n = {tokens:,})"))
     histogram = ("dependence", "gain", "histogram")
     return _Topic(
         name="dependence",
-        heading="Gain of the earlier meta-chunks",
+        heading="Gain of the earlier text",
         chart=draw.histogram(
             numbers, *histogram, label="gain, nats per token", counted="sequences"
         ),

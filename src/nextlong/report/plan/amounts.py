@@ -12,6 +12,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from nextlong.methods.base import DocumentMethod, Need, method_of
+from nextlong.methods.contexts import (
+    ANCHOR_SHARE,
+    DOCUMENT_SHARE,
+    OVER_FETCHED,
+    Screening,
+)
 from nextlong.recipe import Recipe, keys
 from nextlong.recipe.keys import AUTO, SURE_SHARE, candidates_of, draws, sequence_limit
 from nextlong.retrieval import index as search_index
@@ -168,6 +174,8 @@ def amounts_of(
         tokens=sequences * recipe.sequence_tokens,
     )
     amounts = _with_document_search(recipe, amounts, chars_per_token=chars_per_token)
+    if Need.CONTEXTS in method.needs:
+        amounts = _with_context_search(recipe, amounts)
     if Need.CHUNK_NEIGHBOURS in method.needs:
         amounts = _with_chunk_search(recipe, amounts)
         if recipe.mine.shortlist is not None:
@@ -279,6 +287,22 @@ def _with_chunk_search(recipe: Recipe, amounts: Amounts) -> Amounts:
         vectors=amounts.chunks,
         neighbours=candidates_of(compose, mine, chunk_chars=chunk_chars),
         embedded=embedded,
+    )
+
+
+def _with_context_search(recipe: Recipe, amounts: Amounts) -> Amounts:
+    """Return the amounts with the search for the contexts of uncertain tokens."""
+    options = recipe.options
+    assert isinstance(options, Screening)
+    limit = keys.sequence_limit(recipe.compose)
+    tokens = amounts.kept_chars / keys.TYPICAL_CHARS_PER_TOKEN
+    if limit is not None:
+        tokens = min(tokens, DOCUMENT_SHARE * limit * recipe.sequence_tokens)
+    return replace(
+        amounts,
+        vectors=amounts.chunks,
+        queries=ANCHOR_SHARE * tokens,
+        neighbours=OVER_FETCHED * options.candidates,
     )
 
 

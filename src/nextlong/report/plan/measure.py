@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.long_documents import MIN_SCORED_TOKENS
 from nextlong.engine.executor import resident_bytes
+from nextlong.methods.base import Need, method_of
 from nextlong.recipe import Recipe
 from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial
 from nextlong.report.plan.sample import CorpusSample
@@ -33,7 +34,7 @@ from nextlong.sequences.tokenize import (
 from nextlong.sequences.tokenizer import load_or_stand_in, lost_share, special_id
 
 _MEASURED_CHUNKS: Final = 64  # that the tokenizer is timed on
-_SCORED_TOKENS: Final = 512  # that the model which verifies dependence is timed on
+_SCORED_TOKENS: Final = 512  # that the model which scores texts is timed on
 _SEARCH_ROWS: Final = 8192
 _SEARCH_QUERIES: Final = 256
 # Of exact search over its products (bench/search.py).
@@ -118,7 +119,9 @@ def _time_scorer(recipe: Recipe) -> Rate:
     Raises RecipeError if it cannot be loaded, or if its context is too short.
     """
     scores_sequences = recipe.compose.verify_dependence is not None
-    if not scores_sequences and recipe.ingest.long_filter is None:
+    finds_contexts = Need.CONTEXTS in method_of(recipe).needs
+    scores_documents = finds_contexts or recipe.ingest.long_filter is not None
+    if not (scores_sequences or scores_documents):
         return Rate(None)
     model = load_scorer(recipe.scorer)
     tokens = recipe.sequence_tokens if scores_sequences else MIN_SCORED_TOKENS

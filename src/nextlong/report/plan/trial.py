@@ -33,6 +33,7 @@ from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.errors import NextlongError
 from nextlong.methods.base import method_of
+from nextlong.methods.contexts import ContextsFiles
 from nextlong.methods.keywords import Keywords
 from nextlong.methods.topics import CLUSTERS, Topics
 from nextlong.recipe import Encoder, Recipe
@@ -85,7 +86,9 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         # A sample may be too small for what the corpus can do. The steps that have
         # finished still tell.
         with suppress(NextlongError):
-            run_steps(steps, run_dir=run_dir, executor=executor)
+            run_steps(
+                steps, run_dir=run_dir, executor=executor, only=_tried_steps(steps)
+            )
         done = _finished(steps, run_dir)
         seconds = {name: executor.seconds[name] for name in done}
         written = {name: step.manifest["bytes"] for name, step in done.items()}
@@ -103,6 +106,14 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
             bytes=written,
             documents_share=_documents_share(done),
         )
+
+
+def _tried_steps(steps: Sequence[Step]) -> list[str]:
+    """Return the names of the steps before one whose model has a rate of its own."""
+    names = [step.name for step in steps]
+    if ContextsFiles.step in names:
+        return names[: names.index(ContextsFiles.step)]
+    return names
 
 
 def _finished(steps: Sequence[Step], run_dir: Path) -> dict[str, Artifact]:

@@ -143,9 +143,11 @@ class Counting:
         # (sequences,) the meta-document of each; its chunks all name the same one.
         meta_documents = np.full(num_sequences, schemas.NO_CHUNK)
         meta_documents[meta_spans.sequence] = meta_spans.doc_ids
-        owners = np.concatenate(
-            [meta_documents[negatives.sequence], documents.doc_ids[parts]]
-        )
+        of_negatives = meta_documents[negatives.sequence]
+        # Negatives of a sequence without meta-chunks count for their own document.
+        has_none = of_negatives == schemas.NO_CHUNK
+        of_negatives = np.where(has_none, negatives.doc_ids, of_negatives)
+        owners = np.concatenate([of_negatives, documents.doc_ids[parts]])
 
         # A document that was not found by search has no cosine.
         is_known = np.isfinite(scores) & (ranks > 0)
@@ -235,7 +237,8 @@ class Counting:
         # (distinct pairs,) the sequence of each document of each sequence.
         sequence_of_document = np.unique(doc_keys) >> 32
         self.documents.add(np.bincount(sequence_of_document, minlength=num_sequences))
-        self.uses.add(block.of(schemas.NEGATIVE, schemas.DOCUMENT).chunk_ids)
+        is_used = chunks.roles != schemas.META
+        self.uses.add(chunks.chunk_ids[is_used])
         self.chunk_tokens.add(chunks.lengths)
         self.tokens_of_document.add(chunks.doc_ids, chunks.lengths)
         np.add.at(self.role_tokens, block.roles, block.lengths)

@@ -6,7 +6,8 @@ Out: `DependenceStats`; `sequences/dependence.py` has the measure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,15 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from nextlong.artifacts.blocks import resolve
-from nextlong.errors import RunError
-from nextlong.methods.base import method_of
 from nextlong.recipe.keys import Scorer
 from nextlong.retrieval.surprisal import SurprisalModel
 from nextlong.runs.public_recipe import hub_name
 from nextlong.runs.run import Run
 from nextlong.runs.statistics.stats import DependenceStats, GapGain
 from nextlong.runs.statistics.tally import Tally
-from nextlong.schemas import Layout
 from nextlong.sequences.dependence import Dependence, mean_gain
 from nextlong.sequences.verify_dependence import DependenceFiles, dependence_of_block
 
@@ -33,17 +31,7 @@ _GAIN_EDGES: Final = np.arange(-1000, 2001, 25)
 
 
 def measure_dependence(run: Run, scorer: Scorer) -> DependenceStats:
-    """Return the dependence of all sequences of a finished run, by a model.
-
-    Raises RunError if its method has no meta-chunks.
-    """
-    if method_of(run.recipe).layout != Layout.EXTENDED:
-        raise RunError(
-            where=run,
-            problem=f"its method {run.recipe.compose.method} makes no meta-chunks, "
-            "whose dependence on each other could be measured",
-            fix="name a run of a method that extends documents, such as nextlong",
-        )
+    """Return the dependence of all sequences of a finished run, by a model."""
     model = SurprisalModel(scorer)
     found: list[list[Dependence]] = []
     for part, take in enumerate(run.sequences_per_part):
@@ -73,7 +61,8 @@ def summarize(
     found: Iterable[list[Dependence]], *, model: str, min_gain: float | None = None
 ) -> DependenceStats:
     """Return the statistics of measured sequences, given their later meta-chunks."""
-    gains = Tally()
+    gains: list[float] = []
+    counted = Tally()
     tokens = Tally()
     by_gap: dict[int, list[Dependence]] = {}
     sequences = 0
@@ -82,7 +71,8 @@ def summarize(
         sequences += 1
         gain = mean_gain(chunks)
         if not np.isnan(gain):
-            gains.add(np.array([round(gain / _GAIN_UNIT)]))
+            gains.append(gain)
+            counted.add(np.array([round(gain / _GAIN_UNIT)]))
         kept += min_gain is None or gain > min_gain
         tokens.add(np.array([chunk.tokens for chunk in chunks], np.int64))
         for chunk in chunks:
@@ -104,9 +94,16 @@ def summarize(
         sequences=sequences,
         kept=kept,
         tokens=tokens.spread(),
-        gain=gains.distribution(edges=_GAIN_EDGES, unit=_GAIN_UNIT),
+        gain=counted.distribution(edges=_GAIN_EDGES, unit=_GAIN_UNIT),
+        standard_error=_standard_error(gains),
         by_gap=tuple(of_gaps),
     )
+
+
+def _standard_error(gains: Sequence[float]) -> float | None:
+    if len(gains) < 2:
+        return None
+    return float(np.std(gains, ddof=1)) / math.sqrt(len(gains))
 
 
 def _or_none(value: float) -> float | None:

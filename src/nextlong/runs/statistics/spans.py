@@ -19,7 +19,12 @@ from nextlong.artifacts import corpus_files
 from nextlong.artifacts.corpus_files import CorpusFiles
 
 # Roles of the spans that hold a document's text.
-CHUNK_ROLES: Final = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
+CHUNK_ROLES: Final = (
+    schemas.META,
+    schemas.NEGATIVE,
+    schemas.DOCUMENT,
+    schemas.CONTEXT,
+)
 # Roles of the spans of documents that a sequence is about.
 ABOUT_ROLES: Final = (schemas.META, schemas.DOCUMENT)
 # About how many spans are read at a time.

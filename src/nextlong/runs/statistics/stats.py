@@ -222,7 +222,8 @@ class DependenceStats:
 
     `gain`, in nats, is the mean of each sequence, over the tokens of words that only
     the earlier meta-chunks have; `tokens` counts these in each later meta-chunk. `kept`
-    sequences have a gain above `min_gain`; None: no sequence was filtered out.
+    sequences have a gain above `min_gain`; None: no sequence was filtered out. Without
+    meta-chunks, documents take their place. `standard_error` is that of the mean gain.
     """
 
     model: str
@@ -231,6 +232,7 @@ class DependenceStats:
     kept: int
     tokens: Spread | None
     gain: Distribution | None
+    standard_error: float | None
     by_gap: tuple[GapGain, ...]
 
 
