@@ -9,9 +9,11 @@ from functools import partial
 
 import pytest
 
-from nextlong import pipeline
+from nextlong import checks, pipeline
+from nextlong.methods import contexts
 from nextlong.plugins import FORMATS, METHODS
 from nextlong.sequences.tokenizer import END_OF_TEXT
+from tests.support.copying_model import CopyingModel
 from tests.support.larger_cases import thorough
 from tests.support.open_files import DESCRIPTORS, RepeatingExecutor
 
@@ -25,6 +27,12 @@ OPEN_FILES = 96
 FORMATS_OF_ONE_LENGTH = [name for name in FORMATS.built_in if name != "torchtitan"]
 # All methods, and settings with which a run has the steps that others lack.
 CASES = {method: (f"compose.method={method}",) for method in METHODS.built_in}
+CASES["entropy"] += (
+    "scorer.model=tests/copying",
+    "entropy.deviations=0",
+    "entropy.candidates=2",
+    "compose.sequences=2",
+)
 CASES["filtered"] = (
     "ingest.shard_mb=0.01",
     "ingest.dedup=minhash",
@@ -53,6 +61,8 @@ def left_open(recipe_for, started, tmp_path, monkeypatch):
         named = [one.replace("EVALUATION", evaluation) for one in overrides]
         executor = RepeatingExecutor(run_dir, tmp_path / "scratch", times=TASKS)
         monkeypatch.setattr(pipeline, "executor_for", lambda *_, **__: executor)
+        monkeypatch.setattr(contexts, "load_scorer", lambda _: CopyingModel())
+        monkeypatch.setattr(checks, "check_scorer", lambda *_, **__: None)
         # Workers look for reference cycles rarely, so none may keep a file open.
         gc.disable()
         try:

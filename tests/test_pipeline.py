@@ -15,6 +15,7 @@ from nextlong.runs.phases import PHASES
 
 EVERY = pytest.mark.parametrize("method", METHODS.built_in)
 FILTERS = ("ingest.dedup=minhash", "decontaminate=[{}]")
+SCORER = "scorer.model=tests/none"  # of methods that need one; it is not loaded
 
 
 def route_of(recipe, **options):
@@ -25,7 +26,8 @@ def route_of(recipe, **options):
 def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
     (tmp_path / "eval.txt").write_text("a question\n")
     filters = [one.format(tmp_path / "eval.txt") for one in FILTERS]
-    steps = route_of(recipe_for(tmp_path / "run", f"compose.method={method}", *filters))
+    chosen = (f"compose.method={method}", SCORER)
+    steps = route_of(recipe_for(tmp_path / "run", *chosen, *filters))
     names = [step.name for step in steps]
     assert len(set(names)) == len(names)
     for place, step in enumerate(steps):
@@ -46,7 +48,7 @@ def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
     fingerprints = {step.name: step.fingerprint for step in steps}
     plain = {
         step.name: step.fingerprint
-        for step in route_of(recipe_for(tmp_path / "run", f"compose.method={method}"))
+        for step in route_of(recipe_for(tmp_path / "run", *chosen))
     }
     assert fingerprints["ingest"] == plain["ingest"]
     assert fingerprints["chunk"] != plain["chunk"]
@@ -54,7 +56,7 @@ def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
 
 @EVERY
 def test_a_further_attempt_drafts_more_of_the_same_corpus(recipe_for, tmp_path, method):
-    recipe = recipe_for(tmp_path / "run", f"compose.method={method}")
+    recipe = recipe_for(tmp_path / "run", f"compose.method={method}", SCORER)
     first, second = (
         {step.name: step.fingerprint for step in route_of(recipe, attempt=n)}
         for n in (0, 1)

@@ -216,6 +216,7 @@ def test_a_name_that_two_bring_or_that_recipes_use(bring):
 
 def test_built_in_ones_are_the_modules_of_the_folder_and_cannot_be_replaced(bring):
     assert {
+        "entropy",
         "iclm",
         "knn",
         "litelong",

@@ -31,7 +31,9 @@ QUICK = ["nextlong top", "untie_the_knots"]  # negatives, and documents in parts
 KINDS = [
     *QUICK,
     *thorough(
-        "nextlong random-corpus", *sorted({*METHODS.built_in} - {"nextlong", *QUICK})
+        "nextlong random-corpus",
+        # Entropy needs a model; test_sequences.py plants faults in its layout.
+        *sorted({*METHODS.built_in} - {"nextlong", "entropy", *QUICK}),
     ),
 ]
 

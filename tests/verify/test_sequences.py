@@ -9,7 +9,16 @@ from tests.support.damage import change_recipe, outcomes
 
 import nextlong
 from nextlong.recipe.keys import NEGATIVES
-from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, SEPARATOR, Layout
+from nextlong.schemas import (
+    BOS,
+    CONTEXT,
+    DOCUMENT,
+    EOS,
+    META,
+    NEGATIVE,
+    SEPARATOR,
+    Layout,
+)
 from nextlong.sequences.tokenizer import train_bpe
 from nextlong.verify.reference import Reference
 from nextlong.verify.run_files import ResolvedSequence
@@ -123,6 +132,46 @@ def test_the_last_document_may_be_cut_in_a_chunk_or_between_two():
 )
 def test_documents_out_of_order_incomplete_or_repeated(spans, problem):
     assert any(problem in found for found in problems(*spans))
+
+
+K, N = (3, CONTEXT, 0, 5), (4, NEGATIVE, 0, 6)
+# The same document, as that of the second group.
+LATER = [(chunk, DOCUMENT, 1, length) for chunk, _, _, length in (A, B, C)]
+
+
+def supported(*spans):
+    tokens = sum(span[3] for span in spans)
+    run = run_of(layout=Layout.SUPPORTED, target_tokens=tokens)
+    return problems(*spans, run=run)
+
+
+def test_a_document_behind_contexts_and_negatives_passes():
+    assert supported(K, JOIN, N, JOIN, A, B, C) == []
+
+
+def test_the_last_supported_document_may_be_cut_off():
+    assert supported(K, JOIN, A, (1, DOCUMENT, 0, 2)) == []
+    assert supported(K, JOIN, A) == []
+    assert supported(K, JOIN, A, B, C, JOIN, (4, CONTEXT, 1, 3)) == []
+
+
+@pytest.mark.parametrize(
+    ("spans", "problem"),
+    [
+        ((N, JOIN, K, JOIN, A, B, C), "does not begin with a context"),
+        ((A, B, C), "does not begin with a context"),
+        ((K, JOIN, A, B, C, JOIN, N), "is not before its document"),
+        ((K, JOIN, B, C), "is not the chunks of its document"),
+        ((K, JOIN, A, C), "is not the chunks of its document"),
+        (((0, CONTEXT, 0, 4), JOIN, A, B, C), "a chunk of the document behind it"),
+        ((K, JOIN, (4, CONTEXT, 1, 6), JOIN, *LATER), "group 0 has no document"),
+        ((K, JOIN, (4, CONTEXT, 2, 6), JOIN, A, B, C), "has groups out of order"),
+        (((3, CONTEXT, 0, 2), JOIN, A, B, C), "is cut before the end"),
+        ((K, JOIN, A, B, JOIN, (4, CONTEXT, 1, 6)), "is not the chunks"),
+    ],
+)
+def test_contexts_and_documents_in_the_wrong_places(spans, problem):
+    assert any(problem in found for found in supported(*spans))
 
 
 def test_a_missing_separator_between_two_chunks():

@@ -463,7 +463,7 @@ def _add_views(command: _Command) -> None:
         "--dependence",
         metavar="MODEL",
         help="measure instead how much a causal model (folder, name on the hub, .gguf "
-        "file) needs the earlier meta-chunks of every sequence",
+        "file) needs the earlier meta-chunks, or documents, of every sequence",
     )
 
     add = command(

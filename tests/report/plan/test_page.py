@@ -246,6 +246,7 @@ def test_times_are_told_in_the_unit_that_fits(seconds, told):
     [
         "knn",
         "litelong",
+        "entropy",
         *thorough("quest", "standard", "iclm", "splice", "untie_the_knots"),
     ],
 )
