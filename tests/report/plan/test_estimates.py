@@ -121,3 +121,17 @@ def test_verifying_dependence_scores_a_row_for_each_later_meta_chunk(tmp_path):
     assert amounts.of(estimates()["compose"].work) == amounts.of(
         verified["composed"].work
     )
+
+
+def test_contexts_take_a_row_of_chunk_and_document_for_each_candidate(tmp_path):
+    recipe = recipe_in(
+        tmp_path, "scorer.model=m", "compose.method=entropy", "entropy.candidates=5"
+    )
+    steps = [Step("contexts", 1, {}, (), lambda _: [])]
+    priced = estimates_of(recipe, steps)["contexts"]
+    # 4.5 characters per token: documents of 100 tokens in 4 chunks.
+    amounts = Amounts(
+        kept_documents=10.0, kept_chars=4_500.0, chunks=40.0, queries=40.0
+    )
+    assert amounts.of(priced.work) == 40 * 5 * (25 + 100)
+    assert priced.rate == "scorer"

@@ -13,13 +13,14 @@ from tests.support.larger_cases import thorough
 from tests.support.planned import STEPS, TEXTS, recipe_in, shown, written
 
 import nextlong
-from nextlong import pipeline
+from nextlong import checks, pipeline
 from nextlong.checks import count_tokens
 from nextlong.corpus import look as plan_look
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.reading.listing import input_files
 from nextlong.report.plan import measure as measuring
 from nextlong.report.plan import page
+from nextlong.report.plan.costs import Rate
 from nextlong.report.plan.scenario import Scenario
 from nextlong.sequences.tokenizer import train_bpe
 
@@ -250,8 +251,14 @@ def test_times_are_told_in_the_unit_that_fits(seconds, told):
         *thorough("quest", "standard", "iclm", "splice", "untie_the_knots"),
     ],
 )
-def test_every_step_of_other_methods_has_its_cost(recipe, tmp_path, method):
-    _, rows = shown(recipe_in(tmp_path, f"compose.method={method}"))
+def test_every_step_of_other_methods_has_its_cost(
+    recipe, tmp_path, monkeypatch, method
+):
+    # What it takes to score is a rate of its own.
+    monkeypatch.setattr(measuring, "_time_scorer", lambda _: Rate(1e-3))
+    monkeypatch.setattr(checks, "check_scorer", lambda *_, **__: None)
+    chosen = (f"compose.method={method}", "scorer.model=tests/none")
+    _, rows = shown(recipe_in(tmp_path, *chosen))
     assert all(len(row) >= 6 for row in rows)
     assert not [row[0] for row in rows if row[3:5] == ["not", "known"]]
 
