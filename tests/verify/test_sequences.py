@@ -161,13 +161,13 @@ def test_the_last_supported_document_may_be_cut_off():
         ((N, JOIN, K, JOIN, A, B, C), "does not begin with a context"),
         ((A, B, C), "does not begin with a context"),
         ((K, JOIN, A, B, C, JOIN, N), "is not before its document"),
-        ((K, JOIN, B, C), "is not the chunks of its document"),
-        ((K, JOIN, A, C), "is not the chunks of its document"),
+        ((K, JOIN, B, C), "is not the chunks of its document in order"),
+        ((K, JOIN, A, C), "is not the chunks of its document in order"),
         (((0, CONTEXT, 0, 4), JOIN, A, B, C), "a chunk of the document behind it"),
         ((K, JOIN, (4, CONTEXT, 1, 6), JOIN, *LATER), "group 0 has no document"),
         ((K, JOIN, (4, CONTEXT, 2, 6), JOIN, A, B, C), "has groups out of order"),
         (((3, CONTEXT, 0, 2), JOIN, A, B, C), "is cut before the end"),
-        ((K, JOIN, A, B, JOIN, (4, CONTEXT, 1, 6)), "is not the chunks"),
+        ((K, JOIN, A, B, JOIN, (4, CONTEXT, 1, 6)), "is not the last chunk"),
     ],
 )
 def test_contexts_and_documents_in_the_wrong_places(spans, problem):

@@ -194,13 +194,13 @@ class Contexts:
     `numbers` of the document `owners`.
     """
 
-    documents: NDArray[np.int64]  # (d,) positions among all documents
-    offsets: NDArray[np.int64]  # (d + 1,)
-    owners: NDArray[np.int64]  # (c,) positions among all documents
-    numbers: NDArray[np.int64]  # (c,) from 0
-    cosines: NDArray[np.float32]  # (c,) to the text around an uncertain token
+    documents: Ints  # (d,) positions among all documents
+    offsets: Ints  # (d + 1,)
+    owners: Ints  # (c,) positions among all documents
+    numbers: Ints  # (c,) from 0
+    cosines: Floats  # (c,) to the text around an uncertain token
     # (c,) of the entropy, at the token where it is largest; negative: raised at all
-    reductions: NDArray[np.float32]
+    reductions: Floats
     are_all: bool  # whether no other document can have candidates
 
 

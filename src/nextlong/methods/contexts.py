@@ -27,13 +27,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from nextlong import recipe as recipes
+from nextlong.arrays import AnyArray, Floats, Ints
 from nextlong.artifacts import corpus_files
 from nextlong.artifacts.corpus_files import CorpusFiles, corpus, ranges
 from nextlong.artifacts.results import TokenizerResult
@@ -63,9 +63,6 @@ from nextlong.retrieval.surprisal import (
     scorer_identity,
     scorer_resources,
 )
-
-_Ids = NDArray[np.int64]
-_Floats = NDArray[np.float32]
 
 _WINDOW: Final = 16  # tokens of a query on both sides of its anchor
 # Searched chunks, as a multiple of `candidates`: some are near-duplicates.
@@ -112,7 +109,7 @@ class Candidate(NamedTuple):
     """A chunk, the anchors that named it, ascending, and its best cosine to these."""
 
     chunk: int
-    anchors: _Ids
+    anchors: Ints
     cosine: float
 
 
@@ -129,10 +126,10 @@ class _Retrieval:
 
     def candidates(
         self,
-        queries_QD: _Floats,
-        anchors: _Ids,
+        queries_QD: Floats,
+        anchors: Ints,
         *,
-        own: _Ids,
+        own: Ints,
         chunk_texts: Sequence[str],
         count: int,
     ) -> list[Candidate]:
@@ -153,8 +150,8 @@ class _Retrieval:
         )
 
     def _repeats(
-        self, ids: Sequence[_Ids], cosines: Sequence[_Floats], own: Sequence[str]
-    ) -> _Ids:
+        self, ids: Sequence[Ints], cosines: Sequence[Floats], own: Sequence[str]
+    ) -> Ints:
         """Return the chunks that repeat the document, or another chunk that is nearer.
 
         Without a threshold, only those with the same words do.
@@ -256,8 +253,8 @@ def context_steps(
 
 
 def _chosen(
-    rows: NDArray[Any], *, max_chars: float, chars: float | None
-) -> tuple[_Ids, bool]:
+    rows: AnyArray, *, max_chars: float, chars: float | None
+) -> tuple[Ints, bool]:
     """Return the positions of documents of so many characters together; None: of all.
 
     In the order of their keys, without those longer than `max_chars`. Also returns
@@ -274,7 +271,7 @@ def _chosen(
 def _find_contexts(
     out: Path,
     *,
-    chosen: _Ids,
+    chosen: Ints,
     are_all: bool,
     documents: Path,
     text: CorpusFiles,
@@ -305,8 +302,9 @@ def _find_contexts(
                 chunk_texts=chunk_texts,
                 count=options.candidates,
             )
-        texts = text.texts(np.array([one.chunk for one in found], np.int64)).tolist()
-        closed = [one if one.endswith("\n") else one + separator for one in texts]
+        texts = text.texts(_chunks_of(found)).tolist()
+        # As they will stand before the document.
+        closed = [part if part.endswith("\n") else part + separator for part in texts]
         reductions += measure_reductions(model, document, found, closed)
         candidates += found
         counts.append(len(found))
@@ -314,14 +312,18 @@ def _find_contexts(
         f"{out}.contexts.npz",
         documents=chosen,
         counts=np.array(counts, np.int64),
-        chunks=np.array([one.chunk for one in candidates], np.int64),
-        cosines=np.array([one.cosine for one in candidates], np.float32),
+        chunks=_chunks_of(candidates),
+        cosines=np.array([found.cosine for found in candidates], np.float32),
         reductions=np.array(reductions, np.float32),
         are_all=are_all,
     )
     return ContextsResult(
         documents=len(chosen), anchors=anchors, candidates=len(candidates)
     )
+
+
+def _chunks_of(candidates: Sequence[Candidate]) -> Ints:
+    return np.array([candidate.chunk for candidate in candidates], np.int64)
 
 
 # ---- the method ----
@@ -333,8 +335,8 @@ class ReadDocument:
 
     text: str
     encoded: Encoded  # (n,) as much as the model reads
-    entropy: _Floats  # (n,)
-    anchors: _Ids  # ascending
+    entropy: Floats  # (n,)
+    anchors: Ints  # ascending
 
     def queries(self) -> list[str]:
         """Return the text around each anchor."""
@@ -399,7 +401,7 @@ def _half_context(model: SurprisalModel) -> int | None:
 
 
 def nearest_candidates(
-    found: Sequence[_Ids], cosines: Sequence[_Floats], anchors: _Ids, *, count: int
+    found: Sequence[Ints], cosines: Sequence[Floats], anchors: Ints, *, count: int
 ) -> list[Candidate]:
     """Return the `count` nearest chunks of each anchor, each chunk once.
 
@@ -418,9 +420,9 @@ def nearest_candidates(
     ]
 
 
-def read_contexts(paths: Sequence[Path], rows: NDArray[Any]) -> Contexts:
+def read_contexts(paths: Sequence[Path], rows: AnyArray) -> Contexts:
     """Return the candidates of all scored documents; `rows` are all documents."""
-    arrays: dict[str, list[NDArray[Any]]] = {}
+    arrays: dict[str, list[AnyArray]] = {}
     for path in paths:
         with np.load(path) as shard:
             for name in shard.files:

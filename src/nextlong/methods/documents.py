@@ -595,9 +595,7 @@ def _draft_row(method: DocumentMethod[Section], rows: AnyArray, draft: Draft) ->
     }
 
 
-def _in_order(
-    documents: NDArray[np.int64], sizes: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _in_order(documents: Ints, sizes: Ints) -> tuple[Ints, Ints, Ints]:
     """Return where parts of documents stand, given the document and size of each.
 
     Which parts are the first of a document, (d,), and of each part, (parts,), its group

@@ -178,21 +178,20 @@ def _fill(
 def _placeable(unit: _Unit, parts: Sequence[_Part]) -> list[_Part]:
     """Return the chunks of a unit that may follow the parts of a sequence.
 
-    A context comes first, where a mask between documents begins. None if there is no
-    context, or if a chunk of the unit's document stands in the sequence.
+    A context comes first, where a mask between documents begins. There are none if no
+    context may follow, or if a chunk of the unit's document stands in the sequence.
     """
     present = {part[:2] for part in parts}
     whole = {part.document for part in parts if part.role == DOCUMENT}
-    if unit.document in {part.document for part in parts}:
-        return []
     before = []
     for part in unit.before:
         if part[:2] not in present and part.document not in whole:
             before.append(part)
-    for index, part in enumerate(before):
-        if part.role == CONTEXT:
-            return [part, *before[:index], *before[index + 1 :]]
-    return []
+    contexts = [part for part in before if part.role == CONTEXT]
+    if not contexts or unit.document in {part.document for part in parts}:
+        return []
+    before.remove(contexts[0])
+    return [contexts[0], *before]
 
 
 def _tokens(part: _Part, documents: CorpusArrays) -> int:

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.arrays import Int8s, Ints
 from nextlong.artifacts.blocks import Resolved, resolve, sliced, span_texts
 from nextlong.artifacts.corpus_files import CorpusFiles, count_chunks, documents_of
 from nextlong.artifacts.results import ComposeFiles, ComposeResult
@@ -252,7 +252,7 @@ def sequence_text(block: Resolved, number: int, files: SequenceFiles) -> Sequenc
 
 
 def _document_parts(
-    texts: Sequence[str], roles: NDArray[np.int8], documents: NDArray[np.int64]
+    texts: Sequence[str], roles: Int8s, documents: Ints
 ) -> tuple[list[str], list[int]]:
     """Return the texts of spans with successive chunks of a document as one text.
 

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.arrays import Bools
+from nextlong.arrays import Bools, Ints
 from nextlong.schemas import (
     BOS,
     CONTEXT,
@@ -382,30 +382,41 @@ def _supported_problems(sequence: ResolvedSequence) -> Iterator[str]:
     if groups[starts].tolist() != list(range(len(starts))):
         yield f"sequence {sequence.number} has groups out of order"
         return
-    for number, own in enumerate(np.split(spans, starts[1:])):
-        place = f"sequence {sequence.number} group {number}"
-        before = own[sequence.role[own] != DOCUMENT]
-        document = own[sequence.role[own] == DOCUMENT]
-        if not len(before) or sequence.role[own[0]] != CONTEXT:
-            yield f"{place} does not begin with a context"
-        is_last = number == len(starts) - 1
-        if not len(document):
-            if not is_last:
-                yield f"{place} has no document"
-            continue
-        if len(before) and before[-1] > document[0]:
-            yield f"{sequence.where(int(before[-1]))} is not before its document"
-        first = int(sequence.doc_first[document[0]])
-        stop = int(sequence.doc_stop[document[0]])
-        chunks = sequence.chunk[document].tolist()
-        expected = list(range(first, stop))
-        if chunks != expected[: len(chunks)] or (not is_last and chunks != expected):
-            yield f"{place} is not the chunks of its document from the first on"
-        for span in before[sequence.doc[before] == sequence.doc[document[0]]].tolist():
-            yield f"{sequence.where(span)} is a chunk of the document behind it"
+    *complete, last = np.split(spans, starts[1:])
+    for own in complete:
+        if not np.any(sequence.role[own] == DOCUMENT):
+            yield f"{_group_of(sequence, own)} has no document"
+        yield from _unit_problems(sequence, own)
+        last_chunk = int(own[-1])
+        if sequence.chunk[last_chunk] + 1 != sequence.doc_stop[last_chunk]:
+            yield f"{sequence.where(last_chunk)} is not the last chunk of its document"
+    yield from _unit_problems(sequence, last)
     for span in _spans_where(sequence.is_truncated):
         if span != spans[-1]:
             yield f"{sequence.where(span)} is cut before the end of the sequence"
+
+
+def _unit_problems(sequence: ResolvedSequence, own: Ints) -> Iterator[str]:
+    """Yield what is wrong with a document and the chunks before it, the spans `own`."""
+    is_document = sequence.role[own] == DOCUMENT
+    before = own[~is_document]
+    document = own[is_document]
+    if sequence.role[own[0]] != CONTEXT:
+        yield f"{_group_of(sequence, own)} does not begin with a context"
+    if not len(document):
+        return
+    if len(before) and before[-1] > document[0]:
+        yield f"{sequence.where(int(before[-1]))} is not before its document"
+    expected = sequence.doc_first[document[0]] + np.arange(len(document))
+    if not np.array_equal(sequence.chunk[document], expected):
+        yield f"{_group_of(sequence, own)} is not the chunks of its document in order"
+    is_own = sequence.doc[before] == sequence.doc[document[0]]
+    for span in before[is_own].tolist():
+        yield f"{sequence.where(span)} is a chunk of the document behind it"
+
+
+def _group_of(sequence: ResolvedSequence, spans: Ints) -> str:
+    return f"sequence {sequence.number} group {sequence.group[spans[0]]}"
 
 
 def _interleaved_problems(sequence: ResolvedSequence) -> Iterator[str]:
