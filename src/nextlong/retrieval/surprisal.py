@@ -36,6 +36,7 @@ _ANOTHER_MODEL: Final = (
     "give a folder with config.json and weights, a name on the Hugging Face Hub (which "
     "requires a network) or a .gguf file"
 )
+_INSTALL: Final = "pip install 'nextlong[scorer]'"
 # Elements of the logits of a chunk: 1 GB in bfloat16.
 _MAX_LOGITS: Final = 1 << 29
 # Tokens whose float32 probabilities are computed at a time.
@@ -115,15 +116,18 @@ class SurprisalModel:
         """
         firsts = [0] * len(rows) if first is None else list(first)
         self.check_length(max(map(len, rows), default=0))
-        scored = [_unscored(len(row)) for row in rows]
+        scored = []
+        for row in rows:
+            nothing = np.full(len(row), np.nan, np.float32)
+            scored.append(Surprisal(nothing, nothing.copy()))
         for batch in self._batches(rows):
             batch_rows = [rows[index] for index in batch]
-            batch_firsts = [firsts[index] for index in batch]
-            results = self._score_batch(batch_rows, first=min(batch_firsts))
-            for index, result in zip(batch, results, strict=True):
-                for values in result:
-                    values[: firsts[index]] = np.nan
-                scored[index] = result
+            first_of_batch = min(firsts[index] for index in batch)
+            losses, entropies = self._score_batch(batch_rows, first=first_of_batch)
+            for index, loss, entropy in zip(batch, losses, entropies, strict=True):
+                own = slice(firsts[index], len(rows[index]))
+                scored[index].loss[own] = loss[own]
+                scored[index].entropy[own] = entropy[own]
         return scored
 
     def check_length(self, tokens: int) -> None:
@@ -150,8 +154,14 @@ class SurprisalModel:
         if batch:
             yield batch
 
-    def _score_batch(self, rows: Sequence[Ints], *, first: int) -> list[Surprisal]:
-        """Return the scores of some rows, the first of which is the longest."""
+    def _score_batch(
+        self, rows: Sequence[Ints], *, first: int
+    ) -> tuple[Floats, Floats]:
+        """Return loss and entropy of some rows, the first of which is the longest.
+
+        Shape (rows, tokens of the longest) each; NaN where nothing is scored. What is
+        behind a shorter row means nothing.
+        """
         torch = self._torch
         prefix = len(self._prefix)
         width = prefix + len(rows[0])
@@ -161,23 +171,17 @@ class SurprisalModel:
         for ids_of_row, row in zip(ids, rows, strict=True):
             ids_of_row[prefix : prefix + len(row)] = row
         ids_BT = torch.from_numpy(ids).to(self.device)
-        loss = np.full((len(rows), width), np.nan, np.float32)
-        entropy = np.full((len(rows), width), np.nan, np.float32)
+        loss = np.full(ids.shape, np.nan, np.float32)
+        entropy = np.full(ids.shape, np.nan, np.float32)
         # The first token that is scored is predicted by the one before it.
         first_predictor = max(prefix + first - 1, 0)
         with torch.inference_mode():
             for start, logits in self._logits(ids_BT, first_predictor):
-                targets_BN = ids_BT[:, start + 1 : start + 1 + logits.shape[1]]
-                stop = start + 1 + targets_BN.shape[1]
-                loss_BN, entropy_BN = self._loss_and_entropy(logits, targets_BN)
-                loss[:, start + 1 : stop] = loss_BN
-                entropy[:, start + 1 : stop] = entropy_BN
-
-        scored = []
-        for index, row in enumerate(rows):
-            own = slice(prefix, prefix + len(row))
-            scored.append(Surprisal(loss[index, own], entropy[index, own]))
-        return scored
+                predicted = slice(start + 1, start + 1 + logits.shape[1])
+                loss[:, predicted], entropy[:, predicted] = self._loss_and_entropy(
+                    logits, ids_BT[:, predicted]
+                )
+        return loss[:, prefix:], entropy[:, prefix:]
 
     def _logits(self, ids_BT: Any, first: int) -> Iterator[tuple[int, Any]]:
         """Yield the logits of a batch from position `first` on, chunk by chunk.
@@ -241,24 +245,22 @@ def check_scorer(scorer: Scorer, *, tokens: int) -> None:
     try:
         config = transformers.AutoConfig.from_pretrained(source, **options)
     except (OSError, ValueError, KeyError) as error:
-        raise RecipeError(
-            where="scorer.model",
-            value=name,
-            problem=f"cannot be read: {first_sentence(error)}",
-            fix=_ANOTHER_MODEL,
-        ) from None
+        problem = f"cannot be read: {first_sentence(error)}"
+        raise _refused(name, problem, _ANOTHER_MODEL) from None
     _check_context(name, getattr(config, "max_position_embeddings", None), tokens)
 
 
 def _check_context(name: str, context: int | None, tokens: int) -> None:
     if context is not None and tokens > context:
-        raise RecipeError(
-            where="scorer.model",
-            value=name,
-            problem=f"has a context of {context:,} tokens, and a text to score has "
-            f"{tokens:,}",
-            fix="name a model with a longer context, or score shorter sequences",
+        raise _refused(
+            name,
+            f"has a context of {context:,} tokens, and a text to score has {tokens:,}",
+            "name a model with a longer context, or score shorter sequences",
         )
+
+
+def _refused(name: str, problem: str, fix: str) -> RecipeError:
+    return RecipeError(where="scorer.model", value=name, problem=problem, fix=fix)
 
 
 def scorer_identity(scorer: Scorer) -> Json:
@@ -281,20 +283,13 @@ def scorer_resources() -> Resources:
     return Resources(gpu="optional")
 
 
-def _unscored(tokens: int) -> Surprisal:
-    nothing = np.full(tokens, np.nan, np.float32)
-    return Surprisal(nothing, nothing.copy())
-
-
 def _model_name(scorer: Scorer) -> str:
     """Return `scorer.model`. Raises RecipeError if the recipe names none."""
     if scorer.model is None:
-        raise RecipeError(
-            where="scorer.model",
-            value="null",
-            problem="names no model, and the recipe needs one to score tokens",
-            fix="name a causal language model: a folder, a name on the Hugging Face "
-            "Hub, or a .gguf file",
+        raise _refused(
+            "null",
+            "names no model, and the recipe needs one to score tokens",
+            _ANOTHER_MODEL,
         )
     return scorer.model
 
@@ -308,7 +303,7 @@ def _libraries() -> tuple[Any, Any]:
         raise RecipeError(
             where="scorer.model",
             problem=f"the model cannot be loaded: {error}",
-            fix="pip install 'nextlong[scorer]'",
+            fix=_INSTALL,
         ) from None
     # The bars of the workers would disturb that of the run.
     logging.disable_progress_bar()
@@ -353,19 +348,11 @@ def _loaded(scorer: Scorer, device: str) -> tuple[Any, Any]:
         # A GGUF file is read as float32 whatever type is asked for.
         model = model.to(device=device, dtype=getattr(torch, dtype)).eval()
     except ImportError as error:
-        raise RecipeError(
-            where="scorer.model",
-            value=name,
-            problem=f"requires a package that is not installed: {error}",
-            fix="pip install 'nextlong[scorer]'",
-        ) from None
+        problem = f"requires a package that is not installed: {error}"
+        raise _refused(name, problem, _INSTALL) from None
     except (OSError, ValueError, KeyError, RuntimeError, AssertionError) as error:
-        raise RecipeError(
-            where="scorer.model",
-            value=name,
-            problem=f"cannot be loaded on {device} as {dtype}: {first_sentence(error)}",
-            fix=_ANOTHER_MODEL,
-        ) from None
+        problem = f"cannot be loaded on {device} as {dtype}: {first_sentence(error)}"
+        raise _refused(name, problem, _ANOTHER_MODEL) from None
     if not tokenizer.is_fast:
         raise RecipeError(
             where="scorer.model",
