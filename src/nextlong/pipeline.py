@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -71,9 +72,14 @@ from nextlong.retrieval.index import has_driver
 from nextlong.sequences.compose import compose_step
 from nextlong.sequences.shortfall import another_attempt, refuse_nothing
 from nextlong.sequences.tokenize import referenced_chunks_step, tokens_step
-from nextlong.sequences.tokenizer import tokenizer_step
+from nextlong.sequences.tokenizer import (
+    is_worth_sharing,
+    share_tokenizer,
+    tokenizer_step,
+)
 from nextlong.sequences.verify_dependence import COMPOSED, verify_dependence_step
 
+_CHARS_PER_TOKEN: Final = 4  # of English text, about
 # What each step does, as progress shows it.
 STEP_TITLES: Final = {
     "line_counts": "count the lines of large files",
@@ -525,7 +531,20 @@ def session(
             for note in _notes_on_large_files(recipe, corpus):
                 tell(note)
         with one_thread(), executor_for(recipe, tell=tell) as executor:
+            if mode == "alone" and is_new(recipe):
+                chars = _tokenized_chars(recipe, corpus)
+                if is_worth_sharing(recipe.tokenizer, chars=chars):
+                    executor.share(partial(share_tokenizer, recipe.tokenizer))
             yield Session(recipe, corpus.files, executor, reporter)
+
+
+def _tokenized_chars(recipe: Recipe, corpus: Corpus) -> float:
+    """Return about how many characters of a corpus the sequences of a recipe have."""
+    chars = float(sum(corpus.text_bytes))
+    if recipe.compose.sequences == "all":
+        return chars
+    sequence_chars = _CHARS_PER_TOKEN * recipe.compose.target_tokens
+    return min(chars, recipe.compose.sequences * sequence_chars)
 
 
 def _notes_on_large_files(recipe: Recipe, corpus: Corpus) -> list[str]:

@@ -86,6 +86,25 @@ def die(_ballast):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+LOADED = []  # processes, of this one and those that it was forked from
+
+
+def load():
+    LOADED.append(os.getpid())
+
+
+def fail_to_load():
+    raise CorpusError(where="corpus", problem="it is at fault", fix="mend it")
+
+
+def processes_that_loaded(_number):
+    return tuple(LOADED)
+
+
+def own_process(_number):
+    return os.getpid()
+
+
 def wait_for(condition):
     """Return once the condition holds; fail after a minute."""
     deadline = time.monotonic() + PATIENCE_S
@@ -276,7 +295,29 @@ def test_the_server_that_workers_are_forked_from_has_one_thread(monkeypatch):
         lambda: given.append(os.environ["OMP_NUM_THREADS"]),
     )
     local.start_server(["pyarrow"])
-    assert given == [["pyarrow"], "1"]
+    assert given == [["pyarrow", "nextlong.engine.shared_call"], "1"]
+
+
+def carried_out(executor, call):
+    return set(carry_out(executor, call, [(n,) for n in range(6)]))
+
+
+def release_workers(executor):
+    wait_for(lambda: executor._sharing is None or not executor._sharing.is_alive())
+    executor.release_memory()
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has it")
+def test_later_workers_have_what_was_loaded_once_for_all_of_them():
+    with LocalExecutor(2) as executor:
+        executor.share(load)
+        assert carried_out(executor, processes_that_loaded) == {()}
+        release_workers(executor)
+        ((loader,),) = carried_out(executor, processes_that_loaded)
+        assert loader not in {os.getpid(), *carried_out(executor, own_process)}
+        executor.share(fail_to_load)
+        release_workers(executor)
+        assert carried_out(executor, processes_that_loaded) == {(loader,)}
 
 
 def test_each_gpu_is_handed_to_one_task_at_a_time():

@@ -193,14 +193,14 @@ def wrong_ids(shard, monkeypatch):
     )
     monkeypatch.setattr(stage, "_CHARS_WORTH_AN_ENTRY", 0)
     monkeypatch.setattr(stage, "_verdicts", {})
-    stage.kept_encoder.cache_clear()
+    stage._kept.clear()
     reference = read_tokenizer(shard["tokenizer"])
     other.encode_special_tokens = True
     yield sum(
         reference.encode(text).ids != other.encode(text).ids
         for text in chunk_texts(shard)[:16]
     )
-    stage.kept_encoder.cache_clear()
+    stage._kept.clear()
 
 
 def test_a_fastokens_that_gives_other_ids_on_trial_is_not_taken(

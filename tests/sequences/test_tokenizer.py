@@ -28,14 +28,17 @@ from nextlong.checks import Corpus, check
 from nextlong.corpus.chunk import _chunk_shard, chunk_text
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
+from nextlong.sequences import tokenize
 from nextlong.sequences import tokenizer as stage
 from nextlong.sequences.tokenizer import (
     Ends,
     _prepare_tokenizer,
     check_source,
     find_ends,
+    is_worth_sharing,
     load_tokenizer,
     local_path,
+    share_tokenizer,
     special_id,
     token_chars,
     tokenizer_step,
@@ -239,6 +242,43 @@ def test_prepare_counts_characters_per_token(tmp_path):
         np.load(tmp_path / "out.tokenchars.npy")["begun"].tolist()
         == token_chars(written)["begun"].tolist()
     )
+
+
+def test_an_encoder_that_processes_share_gives_the_same_numbers(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenize, "_kept", {})
+    shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
+    path = tmp_path / "tokenizer.json"
+    train_bpe(SENTENCES, vocab_size=300).save(str(path))
+    config = recipe.Tokenizer(source=str(path))
+    alone = prepare(tmp_path / "alone", shards=shards, source=str(path))
+
+    share_tokenizer(config)
+    encoder = tokenize.shared_encoder(tmp_path / "alone.tokenizer.json", "auto")
+    assert encoder.expect(0) == "fastokens"
+    assert prepare(tmp_path / "shared", shards=shards, source=str(path)) == alone
+    assert encoder.checkable_texts > 0
+    encoder.mismatches = 1  # so it is not trusted
+    assert prepare(tmp_path / "doubted", shards=shards, source=str(path)) == alone
+
+
+def test_a_tokenizer_is_shared_for_enough_text(tmp_path):
+    path = tmp_path / "tokenizer.json"
+    train_bpe(SENTENCES, vocab_size=300).save(str(path))
+    chars = path.stat().st_size
+    config = recipe.Tokenizer(source=str(path))
+    assert is_worth_sharing(config, chars=chars)
+    assert not is_worth_sharing(config, chars=chars - 1)
+    by_reference = config.model_copy(update={"engine": "reference"})
+    assert not is_worth_sharing(by_reference, chars=chars)
+    assert not is_worth_sharing(recipe.Tokenizer(source="gpt2"), chars=chars)
+    assert not is_worth_sharing(recipe.Tokenizer(train=300), chars=chars)
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_not_shared(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenize, "_kept", {})
+    (tmp_path / "tokenizer.json").write_text("{}")
+    share_tokenizer(recipe.Tokenizer(source=str(tmp_path)))
+    assert tokenize._kept == {}
 
 
 def test_prepare_takes_a_given_number(tmp_path):

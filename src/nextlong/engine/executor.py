@@ -101,6 +101,12 @@ class Executor(ABC):
         Raises the error of a failed task.
         """
 
+    def share(self, call: Call) -> None:  # noqa: B027 (most have nothing to share with)
+        """Load something for all later tasks, by `call()`, while the first ones run.
+
+        Where workers are forked from one process, it calls once for all of them.
+        """
+
     def release_memory(self) -> None:  # noqa: B027 (an executor without workers holds none)
         """Free memory; called when no task is running."""
 

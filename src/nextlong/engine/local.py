@@ -5,7 +5,8 @@ they share its memory and start in milliseconds. Each worker uses one thread:
 parallelism comes from tasks, because the last bits of a matrix product must not depend
 on the number of cores. Workers end with the process that started them, even if it is
 killed. They are reused by later steps, unless their memory has grown: then new workers
-replace them.
+replace them. What takes long to load, the server can load once for all of its later
+workers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -27,6 +29,7 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from nextlong.engine import shared_call
 from nextlong.engine.executor import (
     ONE_THREAD,
     Call,
@@ -75,6 +78,7 @@ class LocalExecutor(Executor):
         # its model loaded.
         self._pools: dict[int | None, ProcessPoolExecutor] = {}
         self._grown_mb = 0.0  # largest memory growth of a worker since its start
+        self._sharing: threading.Thread | None = None
         self._running: dict[Future[tuple[Any, float]], _Running] = {}
         self._kills_before = _kills_for_memory()
 
@@ -140,7 +144,9 @@ class LocalExecutor(Executor):
             # A worker that imports a script without a guard ends here, before it gets a
             # task.
             try:
-                pool.submit(os.getpid).result()
+                started = [pool.submit(os.getpid) for _ in range(processes)]
+                wait(started)
+                started[0].result()
             except BrokenProcessPool:
                 raise RunError(
                     where="a worker process",
@@ -158,9 +164,32 @@ class LocalExecutor(Executor):
             self._grown_mb = max(self._grown_mb, grown_mb)
             yield self._running.pop(future).key, result
 
+    def share(self, call: Call) -> None:
+        """Have the server make a call, once for all workers that it forks later."""
+        if _request is None:
+            return
+        # Forked before, so that the first tasks do not wait for the call.
+        with held_back(), self._explained():
+            self._pools[None] = self._started_pool(self.cpus)
+        os.pwrite(_request, pickle.dumps(call), 0)
+        # The server calls before it forks, so a process that does nothing is forked.
+        context = multiprocessing.get_context("forkserver")
+        waiting = context.Process(target=int)
+        self._sharing = threading.Thread(target=waiting.start, daemon=True)
+        self._sharing.start()
+
     def release_memory(self) -> None:
-        """End the workers if their memory has grown; later tasks start new ones."""
-        if self._grown_mb > _REUSABLE_MB:
+        """End workers whose memory has grown, or which lack what the server shares.
+
+        Later tasks start new ones.
+        """
+        if self._sharing is not None:
+            # New workers would wait for the server.
+            if self._sharing.is_alive():
+                return
+            self._sharing = None
+            self._close()
+        elif self._grown_mb > _REUSABLE_MB:
             self._close()
 
     @contextmanager
@@ -214,9 +243,19 @@ def start_server(preload: Sequence[str]) -> None:
 
     It imports `preload` in the background.
     """
-    forkserver.set_forkserver_preload(list(preload))
-    with held_back(), environment(ONE_THREAD):
+    global _request
+    variables = dict(ONE_THREAD)
+    # A file without a name, which is gone with this process. Only Linux has it.
+    if _request is None and hasattr(os, "memfd_create"):
+        _request = os.memfd_create("shared-call")
+    if _request is not None:
+        variables[shared_call.VARIABLE] = f"/proc/{os.getpid()}/fd/{_request}"
+    forkserver.set_forkserver_preload([*preload, shared_call.__name__])
+    with held_back(), environment(variables):
         forkserver.ensure_running()
+
+
+_request: int | None = None  # the file with the call that the server is to make
 
 
 def _kills_for_memory() -> int:

@@ -25,6 +25,7 @@ training data silently. Therefore:
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -43,8 +44,10 @@ from nextlong import schemas
 from nextlong.arrays import Ints, UInt32s
 from nextlong.artifacts.continuation import contexts_of, encode_within
 from nextlong.artifacts.corpus_files import (
+    FileVersion,
     corpus,
     count_chunks,
+    file_version,
     iter_chunk_texts,
     read_chunks,
     record_batches,
@@ -210,13 +213,43 @@ class TextEncoder:
         self.checkable_texts += len(texts)
 
 
-@lru_cache(maxsize=1)
+_kept: dict[tuple[int, Engine], TextEncoder] = {}
+
+
 def kept_encoder(path: Path, engine: Engine) -> TextEncoder:
     """Return the encoder of a tokenizer.json.
 
-    A worker keeps it from task to task, because fastokens takes a second to load.
+    A process keeps it from task to task, because fastokens takes a second to load.
     """
-    return TextEncoder(read_tokenizer(path), engine=engine)
+    encoder = shared_encoder(path, engine)
+    if encoder is None:
+        encoder = TextEncoder(read_tokenizer(path), engine=engine)
+        _keep(_hash_of(file_version(path)), engine, encoder)
+    return encoder
+
+
+def shared_encoder(path: Path, engine: Engine) -> TextEncoder | None:
+    """Return the encoder of a tokenizer.json if this process has it already."""
+    return _kept.get((_hash_of(file_version(path)), engine))
+
+
+def share_encoder(tokenizer: Tokenizer, engine: Engine) -> None:
+    """Load fastokens for all processes that are forked from this one."""
+    content = tokenizer.to_str().encode()
+    encoder = TextEncoder(tokenizer, engine=engine)
+    encoder.expect(math.inf)
+    _keep(xxhash.xxh3_128_intdigest(content), engine, encoder)
+
+
+def _keep(content_hash: int, engine: Engine, encoder: TextEncoder) -> None:
+    # Only one, because each takes up to 100 MB.
+    _kept.clear()
+    _kept[content_hash, engine] = encoder
+
+
+@lru_cache(maxsize=1)
+def _hash_of(tokenizer: FileVersion) -> int:
+    return xxhash.xxh3_128_intdigest(tokenizer.path.read_bytes())
 
 
 def _trusted_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:

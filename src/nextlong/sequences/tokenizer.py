@@ -57,7 +57,11 @@ from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.sequences.convert import CONFIGS, convert, is_vocabulary, vocabulary_in
-from nextlong.sequences.tokenize import TextEncoder
+from nextlong.sequences.tokenize import (
+    TextEncoder,
+    share_encoder,
+    shared_encoder,
+)
 from nextlong.text import Json, first_sentence
 
 END_OF_TEXT: Final = "<|endoftext|>"
@@ -181,6 +185,27 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
     loaded = without_options(loaded)
     _require_continuations(loaded, source=source)
     return loaded
+
+
+def is_worth_sharing(config: recipe.Tokenizer, *, chars: float) -> bool:
+    """Return whether one process should load fastokens for all that tokenize.
+
+    That takes as long as the reference needs for about as many characters as the file
+    of the tokenizer has bytes. One that is trained or downloaded is loaded later.
+    """
+    if config.source is None or config.engine == "reference":
+        return False
+    path = local_path(config.source)
+    return path.is_file() and path.stat().st_size <= chars
+
+
+def share_tokenizer(config: recipe.Tokenizer) -> None:
+    """Load a tokenizer for all processes that are forked from this one.
+
+    What is wrong with it, the step that prepares it reports.
+    """
+    with suppress(TokenizerError):
+        share_encoder(load_tokenizer(config), config.engine)
 
 
 def _may_be_hub_name(source: str, path: Path) -> bool:
@@ -385,16 +410,20 @@ def _prepare_tokenizer(
     # TextEncoder makes the names of special tokens text, so `separator`, which may be
     # one, was encoded before. `Tokenizer.save` is not used, because it reports a full
     # disk as a bare Exception.
-    Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
+    path = Path(f"{out}.tokenizer.json")
+    path.write_text(loaded.to_str(), encoding="utf-8")
     characters = token_chars(loaded)
     np.save(f"{out}.tokenchars.npy", characters)
-    encoder = TextEncoder(loaded, engine="reference")
+    reference = TextEncoder(loaded, engine="reference")
 
     texts, begins = _measured_texts(corpus, seed=seed)
     chars_per_token = tokenizer.chars_per_token
     measured_chunks = 0
     if chars_per_token == "auto":
+        encoder = shared_encoder(path, tokenizer.engine) or reference
         ids, _ = encoder.encode_chunks(texts, begins)
+        if encoder.mismatches:
+            ids, _ = reference.encode_chunks(texts, begins)
         if not len(ids):
             raise CorpusError(
                 where="tokenizer.chars_per_token",

@@ -1,0 +1,29 @@
+"""Make a call in the process that workers are forked from, so that they share memory.
+
+In:  a call that another process has written to the file that `VARIABLE` names.
+Out: the call is made once, before the next worker is forked.
+
+The fork server imports this module. It has one thread and serves one request after the
+other, so nothing is half loaded in a forked worker.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+VARIABLE = "NEXTLONG_SHARED_CALL"
+
+
+def _make_requested_call() -> None:
+    request = Path(os.environ[VARIABLE])
+    pickled = request.read_bytes()
+    if pickled:
+        # Emptied first, so that no later worker asks again.
+        os.truncate(request, 0)
+        pickle.loads(pickled)()
+
+
+if VARIABLE in os.environ:
+    os.register_at_fork(before=_make_requested_call)
