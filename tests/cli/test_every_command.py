@@ -22,7 +22,7 @@ from nextlong.cli import main
 
 NAMES = (
     "demo", "init", "init --preset", "plan", "run", "run --before", "run --only-step",
-    "list", "gc", "peek", "peek NUMBER", "stats", "compare", "report", "sweep",
+    "list", "gc", "peek", "peek NUMBER", "stats", "compare", "report", "sweep", "refresh",
     "export", "train", "train --dry-run", "evaluate", "evaluate --dry-run", "verify", "doctor",
 )  # fmt: skip
 EVERY = [
@@ -36,6 +36,7 @@ QUICK = [name for name in EVERY if name not in SLOW] + thorough(*SLOW)
 DOCUMENTED = {  # the heading of the page that names a command's keys
     "demo": "run",
     "train --dry-run": "train",
+    "refresh": "run",
     **{name: name for name in ("init", "evaluate", "completion", "sweep", "report")},
 }
 COLOURS = re.compile(r"\x1b\[(?:\d+;)*(?:3|4|9|10)\d(?:;\d+)*m")

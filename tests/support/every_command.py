@@ -6,8 +6,11 @@ import re
 import shutil
 from pathlib import Path
 
+from nextlong import checks
 from nextlong.cli import demo, main
 from nextlong.evaluate import results
+from nextlong.sequences import verify_dependence
+from tests.support.copying_model import CopyingModel
 
 NEEDS_EXTRA = ("report", "train --dry-run", "evaluate --dry-run")
 _PAGE = (Path(__file__).parents[2] / "docs/reference/json.md").read_text("utf-8")
@@ -91,6 +94,9 @@ def every_command(folder, few_run, few_recipe, monkeypatch):
         recipe.model_copy(update={"executor": "serial"}), args
     )
     monkeypatch.setattr(demo, "run_recipe", serial)
+    monkeypatch.setattr(verify_dependence, "load_scorer", lambda _: CopyingModel())
+    monkeypatch.setattr(checks, "check_scorer", lambda *_, **__: None)
+    verified = ("--set", "compose.verify_dependence=0", "--set", "executor=serial")
     monkeypatch.chdir(folder)
     return {
         "demo": ["demo", "--dir", "d"],
@@ -108,6 +114,7 @@ def every_command(folder, few_run, few_recipe, monkeypatch):
         "compare": ["compare", "run", "run"],
         "report": ["report", "run"],
         "view": ["view", "run"],
+        "refresh": ["refresh", "run", "--model", "m", *verified],
         "sweep": ["sweep", "r.yaml", "--over", "compose.position=head,tail"],
         "export": ["export", "run", "--to", "jsonl"],
         "train": [

@@ -72,6 +72,7 @@ _STEPS_KEPT = f"finished steps are kept, {_RESUME}"
 _KEPT = {
     "demo": _STEPS_KEPT,
     "export": _STEPS_KEPT,
+    "refresh": _STEPS_KEPT,
     "run": _STEPS_KEPT,
     "sweep": _STEPS_KEPT,
     "evaluate run": f"finished samples are kept, {_RESUME}",
@@ -404,6 +405,20 @@ def _add_recipes(command: _Command) -> None:
         metavar="K/N",
         help="with --only-step: every Nth task, from the Kth on (default: 1/1)",
     )
+
+    add = command(
+        "refresh",
+        "run:refresh",
+        "Score the texts of a run again by a checkpoint, as a new variant",
+    ).add_argument
+    add("run", type=Path, metavar="RUN", help=_RUN_HELP)
+    add(
+        "--model",
+        required=True,
+        metavar="CKPT",
+        help="causal model: a folder, a name on the hub or a .gguf file",
+    )
+    _set(add, example="entropy.distractors=1")
 
     add = command(
         "sweep",

@@ -85,6 +85,15 @@ def run(args: Namespace) -> None:
     run_recipe(recipe, args, changed_inputs=args.changed_inputs or "refuse")
 
 
+def refresh(args: Namespace) -> None:
+    """Make the next round of a run by another checkpoint, as a variant of it."""
+    import nextlong
+    from nextlong.runs.rounds import next_round
+
+    run_of = nextlong.open(args.run)
+    run_recipe(next_round(run_of, args.model, overrides=args.overrides), args)
+
+
 def _check_job(args: Namespace) -> None:
     """Refuse options of array jobs that do not go together."""
     if args.tasks and not args.only_step:
