@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from tests.support.copying_model import KNOWN, UNKNOWN, CopyingModel
+from tests.support.scoring_models import scoring_model
 
 import nextlong
 from nextlong import checks, pipeline
@@ -18,9 +19,10 @@ from nextlong.errors import RecipeError
 from nextlong.methods import contexts
 from nextlong.methods.contexts import Candidate, Screening
 from nextlong.recipe import Recipe
+from nextlong.recipe.keys import Scorer
 from nextlong.retrieval.embed import EmbedFiles, prepared_encoder
 from nextlong.retrieval.encoders.base import kind_of
-from nextlong.retrieval.surprisal import Surprisal
+from nextlong.retrieval.surprisal import Surprisal, SurprisalModel
 
 # A model that copies is uncertain of the words that a text has not had yet: refrains
 # make those few.
@@ -235,3 +237,26 @@ def test_a_recipe_without_a_model_is_refused_before_anything_runs(tmp_path):
         nextlong.run(recipe_of(tmp_path, "scorer.model=null"))
     assert error.value.where == "scorer.model"
     assert not list(tmp_path.glob("run/*-ingest-*"))
+
+
+@pytest.mark.heavy
+def test_one_forward_of_a_candidate_serves_all_of_its_anchors(tmp_path):
+    model = SurprisalModel(Scorer(model=str(scoring_model(tmp_path)), device="cpu"))
+    document = contexts.read_document(
+        model, " ".join(DOCUMENTS.values()), Screening(deviations=1.0)
+    )
+    assert len(document.anchors) > 4
+    texts = list(DOCUMENTS.values())
+    found = [
+        Candidate(chunk, document.anchors[chunk::2], 0.5) for chunk in range(len(texts))
+    ]
+    reductions = contexts.measure_reductions(model, document, found, texts)
+    for candidate, text, reduction in zip(found, texts, reductions, strict=True):
+        (before,) = model.encode([text])
+        best = -np.inf
+        for anchor in candidate.anchors.tolist():
+            row = np.concatenate([before.ids, document.encoded.ids[: anchor + 1]])
+            (scores,) = model.score([row], first=[len(row) - 1])
+            alone = float(document.entropy[anchor])
+            best = max(best, (alone - float(scores.entropy[-1])) / alone)
+        assert reduction == pytest.approx(best, abs=1e-5)

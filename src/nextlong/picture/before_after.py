@@ -300,7 +300,11 @@ def _shades_legend(
             height=14,
             fill=LIGHT[f"shade{number}"],
         )
-    words = {"negative": "hard negatives", "document": "similar documents"}
+    words = {
+        "negative": "hard negatives",
+        "context": "contexts",
+        "document": "similar documents",
+    }
     named = " and ".join(words[role] for role in words if role in roles)
     low, high = shades
     text = f"{named}, cosine {low:.2f} to {high:.2f}"

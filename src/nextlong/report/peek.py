@@ -31,6 +31,8 @@ class _Role(NamedTuple):
     text_style: str
 
 
+# The roles with a cosine.
+_SCORED: Final = ("negative", "context")
 # By importance: a cell of the strip is that of the first role in it.
 _ROLES: Final = {
     "meta": _Role(
@@ -239,7 +241,7 @@ def _span_cells(span: Span, text: str, console: Console) -> dict[str, str | Text
         "tokens": f"{span.token_start:,}–{span.token_end:,}",
         "length": str(span.token_end - span.token_start),
         "role": role,
-        "cosine": f"{span.score:.3f}" if span.role == "negative" else "",
+        "cosine": f"{span.score:.3f}" if span.role in _SCORED else "",
         "source": tables.cell(source),
         "characters": characters,
         "metadata": tables.cell(metadata),
@@ -259,7 +261,7 @@ def show_text(sequence: Sequence, console: Console) -> None:
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
         role = _ROLES.get(span.role, _OTHER)
         if role.name:
-            cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
+            cosine = f", cosine {span.score:.3f}" if span.role in _SCORED else ""
             words = tables.visible(span.source_id).split()
             source = " ".join(words)
             tokens = f"tokens {span.token_start:,}–{span.token_end:,}{cosine}"
