@@ -164,7 +164,11 @@ def test_a_filter_stands_in_the_form_and_in_the_links(variants):
 def test_how_many_match_is_said(variants):
     page = listed(variants, Query(document=3))
     assert page.fields["document"] == "3"
-    assert "Only sequences that take text from document 3." in page.texts
+    name = documents.read(variants.get("base").run.corpus, 3)["source_id"]
+    assert f"Only sequences with text from {name} ." in page.text
+    unknown = listed(variants, Query(document=1 << 40))
+    assert f"Only sequences with text from {1 << 40} ." in unknown.text
+    assert unknown.body == []
     nothing = listed(variants, Query(name="no such name"))
     assert nothing.body == []
     assert "0 sequences of 12 match." in nothing.text
@@ -296,7 +300,7 @@ def test_what_was_marked_is_said_where_it_is(own_run):
     assert "Nothing is marked yet." in Page(pages.marked(View(variants, "base"))).text
 
 
-def test_two_variants_stand_side_by_side(own_run, recipe_for):
+def test_two_variants_stand_side_by_side(own_run, recipe_for, variants):
     nextlong.run(
         recipe_for(own_run)
     )  # measures the statistics, which the shared run lacks
@@ -314,6 +318,8 @@ def test_two_variants_stand_side_by_side(own_run, recipe_for):
         for sequence in held.get("base").run.sequences()
     }
     other = next(doc_id for doc_id in range(260) if doc_id not in leads)
+    alone = Page(pages.compare(View(variants, "base"), "", doc_id=None))
+    assert "This run has one variant." in alone.text
     assert (
         "No sequence of this variant is about this document."
         in Page(pages.compare(View(held, "base"), "", doc_id=other)).text

@@ -147,6 +147,7 @@ def sequence_list(
         "Sequences",
         query=query,
         matches_all=query == EVERY,
+        only_document=_document_name(variant, query.document),
         sort=sort,
         first=first,
         rows=_sequence_rows(variant, found.numbers, query),
@@ -335,6 +336,14 @@ def _names(variant: OpenVariant, doc_id: int) -> list[str]:
     return [str(column[0]) for column in columns]
 
 
+def _document_name(variant: OpenVariant, doc_id: int | None) -> str:
+    """Return how a page names a document that an address asks for; "" for None."""
+    if doc_id is None:
+        return ""
+    known = documents.read(variant.run.corpus, doc_id)
+    return known["source_id"] if known else str(doc_id)
+
+
 def _mark_of(view: View, mark: Mark) -> tuple[Mark, bool]:
     """Return a mark, with its note if it was set, and whether it was."""
     for known in documents.read_marks(view.variants.run_dir):
@@ -392,7 +401,13 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
     These are their numbers, and the sequences that they made from one document.
     """
     others = [name for name in view.variants.names if name != view.name]
-    other = other or next(iter(others), view.name)
+    if not others:
+        message = (
+            "This run has one variant. To make another, run its recipe with other "
+            "settings: nextlong run RECIPE --set KEY=VALUE"
+        )
+        return view.page("error", "Compare variants", message=message)
+    other = other or others[0]
     pair = {name: view.variants.get(name) for name in (view.name, other)}
     variant = view.variant
     if doc_id is None and len(variant.run):
