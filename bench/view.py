@@ -34,9 +34,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 import numpy as np
+import psutil
 import pyarrow as pa
 
 import nextlong
@@ -177,9 +179,42 @@ def make(folder: Path, corpus: Path | None, sequences: int, tokens: int) -> str:
     return f"{folder / 'run'}@{name}"
 
 
+class Viewer(NamedTuple):
+    """A viewer that runs, and how long its start took."""
+
+    process: psutil.Process
+    host: str
+    port: int
+    token: str
+    started: float
+
+    def page(self, path: str) -> bytes:
+        """Return a page."""
+        connection = http.client.HTTPConnection(self.host, self.port)
+        headers = {"Authorization": f"token {self.token}"}
+        connection.request("GET", path, headers=headers)
+        answer = connection.getresponse()
+        text = answer.read()
+        connection.close()
+        if answer.status != 200:
+            raise RuntimeError(f"{path}: {answer.status}")
+        return text
+
+    def complete(self, path: str) -> tuple[float, float]:
+        """Ask for a page until it is complete; return how long that takes, and the CPU time, in ms."""
+        began, cpu = time.perf_counter(), self._cpu()
+        while b" data-searching>" in self.page(path):
+            pass
+        return 1000 * (time.perf_counter() - began), 1000 * (self._cpu() - cpu)
+
+    def _cpu(self) -> float:
+        times = self.process.cpu_times()
+        return float(times.user + times.system)
+
+
 @contextmanager
-def viewer(run: str) -> Iterator[tuple[str, int, str, float]]:
-    """Yield the host, port and token of a viewer that has just been started, and how long that took."""
+def viewer(run: str) -> Iterator[Viewer]:
+    """Yield a viewer that has just been started."""
     began = time.perf_counter()
     command = [sys.executable, "-m", "nextlong", "view", run]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -190,29 +225,15 @@ def viewer(run: str) -> Iterator[tuple[str, int, str, float]]:
             )
             if found is None:
                 raise RuntimeError("the viewer did not start")
-            yield found[1], int(found[2]), found[3], time.perf_counter() - began
+            yield Viewer(
+                process=psutil.Process(process.pid),
+                host=found[1],
+                port=int(found[2]),
+                token=found[3],
+                started=time.perf_counter() - began,
+            )
         finally:
             process.terminate()
-
-
-def milliseconds(host: str, port: int, token: str, path: str) -> float:
-    """Return how long a page takes, to its last byte; asked for again until it is complete."""
-    began = time.perf_counter()
-    while b" data-searching>" in page(host, port, token, path):
-        pass
-    return 1000 * (time.perf_counter() - began)
-
-
-def page(host: str, port: int, token: str, path: str) -> bytes:
-    """Return a page of the viewer."""
-    connection = http.client.HTTPConnection(host, port)
-    connection.request("GET", path, headers={"Authorization": f"token {token}"})
-    answer = connection.getresponse()
-    text = answer.read()
-    connection.close()
-    if answer.status != 200:
-        raise RuntimeError(f"{path}: {answer.status}")
-    return text
 
 
 def first_paint(url: str) -> float | None:
@@ -315,34 +336,36 @@ def main() -> None:
     draw, variant = random.Random(1), run.rpartition("@")[2]
     folder = asked.out / "run" / SEARCH_INDEX
     shutil.rmtree(folder, ignore_errors=True)
-    with viewer(run) as (host, port, token, started):
+    with viewer(run) as own:
         began = time.perf_counter()
-        page(host, port, token, f"/{quote(variant)}/sequences")
-        first = time.perf_counter() - began
+        own.page(f"/{quote(variant)}/sequences")
+        first = 1000 * (time.perf_counter() - began)
         print(
-            f"viewer: answers after {started:.2f} s, its first page after {1000 * first:.0f} ms more",
+            f"viewer: answers after {own.started:.2f} s, its first page after {first:.0f} ms more",
             flush=True,
         )
         for part, query in (("sequences", "sort=cosine"), ("words", "text=first")):
-            address = f"/{quote(variant)}/sequences?{query}"
-            seconds = milliseconds(host, port, token, address) / 1000
-            print(f"index of {part}: {seconds:.1f} s", flush=True)
-    for file in sorted(folder.glob("*/*")):
-        print(f"{file.name}: {file.stat().st_size / 1e6:,.1f} MB", flush=True)
-    with viewer(run) as (host, port, token, _):
-        if (painted := first_paint(f"http://{host}:{port}/?token={token}")) is not None:
-            print(f"first contentful paint: {painted:.0f} ms", flush=True)
-        for what, path in pages(
-            variant, asked.sequences, asked.tokens, asked.words
-        ).items():
-            taken = [
-                milliseconds(host, port, token, path(draw))
-                for _ in range(asked.repeats)
-            ]
+            taken, cpu = own.complete(f"/{quote(variant)}/sequences?{query}")
             print(
-                f"{what:32}{statistics.median(taken):6.0f} ms, at most {max(taken):.0f} ms",
+                f"index of {part}: {taken / 1000:.1f} s ({cpu / 1000:.1f} s of a core)",
                 flush=True,
             )
+    for file in sorted(folder.glob("*/*")):
+        print(f"{file.name}: {file.stat().st_size / 1e6:,.1f} MB", flush=True)
+    with viewer(run) as own:
+        painted = first_paint(f"http://{own.host}:{own.port}/?token={own.token}")
+        if painted is not None:
+            print(f"first contentful paint: {painted:.0f} ms", flush=True)
+        kinds = pages(variant, asked.sequences, asked.tokens, asked.words)
+        for what, path in kinds.items():
+            visits = [own.complete(path(draw)) for _ in range(asked.repeats)]
+            for times, unit in zip(
+                zip(*visits, strict=True), ("ms", "ms of a core"), strict=True
+            ):
+                print(
+                    f"{what:32}{statistics.median(times):6.0f} {unit}, at most {max(times):.0f}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ _CHUNKS: Final = pa.schema(
 )
 _BLOCK_TOKENS: Final = 1 << 19  # of sequences that are read at a time: 5 to 20 ms
 _SEQUENCE_BITS: Final = 32
+_FEW: Final = 0.1  # of the chunks, whose sequences are looked up one by one
 _ABANDONED_SECONDS: Final = 3600  # without a change of an unfinished file
 
 
@@ -182,12 +183,17 @@ class RunIndex:
         """Return which sequences contain one of the chosen chunks (C,), in any role."""
         # The lists of all chunks, one after the other, and where each begins.
         lists = self._chunk_column("sequences")
+        listed = lists.values.to_numpy()
         offsets = lists.offsets.to_numpy()
-        chosen = np.flatnonzero(is_chosen)
-        firsts = offsets[chosen]
-        places = corpus_files.ranges(firsts, offsets[chosen + 1] - firsts)
+        sizes = np.diff(offsets)
+        if np.mean(is_chosen) < _FEW:
+            places = corpus_files.ranges(offsets[:-1][is_chosen], sizes[is_chosen])
+            chosen = listed[places]
+        else:
+            # With 37 million spans and most chunks, a third of the time.
+            chosen = listed[np.repeat(is_chosen, sizes)]
         contains = np.zeros(len(self._run), np.bool_)
-        contains[lists.values.to_numpy()[places]] = True
+        contains[chosen] = True
         return contains
 
     def chunks_of(self, number: int) -> Ints:

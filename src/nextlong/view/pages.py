@@ -370,6 +370,7 @@ def document_list(view: View, query: Query, *, first: Place) -> str:
         "documents",
         "Documents",
         query=query,
+        matches_all=query == EVERY,
         result=result,
         sources=variant.sources,
         next=following,
