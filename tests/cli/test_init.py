@@ -211,7 +211,7 @@ def test_what_was_found_and_what_not_is_said(folder):
         "in: notes.txt: each file or page is one document",
         "x: remote, not read; text column 'text' and id column 'id' are guesses",
         "in: skipped, unsupported extension: old.doc",
-        "tokenizer: tokenizer.json was not read, so its end-of-text token is unknown; set tokenizer.eos",
+        "tokenizer: tokenizer.json could not be read, so its end-of-text token is unknown; check its name, or set tokenizer.eos",
     ]
     assert notes_of(folder)[-1:] == [
         ".: not used, because they may not be documents, or are another split: beside.txt; to use them, give them as FILE arguments"
@@ -467,7 +467,7 @@ def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_giv
     pages_note, *problems = others
     assert pages_note.startswith("s: a.html, b.html, c.html and 3 more: ")
     files = [
-        ("a.csv", "RFC 4180"),
+        ("a.csv", "has another encoding)"),
         ("a.html", "'nextlong[web]' (also b.html, c.html, d.html and 2 more)"),
         ("a.json", "a.json > a.jsonl (also b.json, c.json, d.json and 2 more)"),
     ]

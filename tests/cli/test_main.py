@@ -334,6 +334,7 @@ def test_run_tells_what_it_made(call, folder):
     assert told["documents"].strip() == "80 kept of 80"
     assert told["sequences"].strip() == "5 of exactly 512 tokens"
     assert told["inspect"].strip() == f"nextlong peek {folder}/run"
+    assert told["verify"].strip() == f"nextlong verify {folder}/run"
     (path,) = Path(told["parquet"].strip()).glob("*.parquet")
     assert path.samefile(*nextlong.open(folder / "run").exported("parquet"))
 

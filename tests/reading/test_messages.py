@@ -1,5 +1,9 @@
 """The words of refused input files: where, which value, and what to do."""
 
+import shlex
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
 
@@ -108,10 +112,18 @@ def test_a_csv_file_with_another_separator_is_refused_with_its_name(tmp_path, co
     (file,) = list_files(source, where="path")
     with pytest.raises(CorpusError) as caught:
         list(read_records(FilePart(file), source, max_document_chars=1000))
-    assert str(caught.value) == (
-        f"{path}: the delimiter is ';' instead of ','; rewrite it with commas, as in "
-        "RFC 4180"
+    told = str(caught.value)
+    assert told.startswith(
+        f"{path}: the delimiter is ';' instead of ','; rewrite it with commas: python -c"
     )
+    # The command of the message makes the file readable.
+    command = told.partition("commas: ")[2].partition(" (replace")[0]
+    python = shlex.quote(sys.executable)
+    subprocess.run(command.replace("python", python, 1), shell=True, cwd=tmp_path)
+    rewritten = Source(path=str(tmp_path / "NEW.csv"))
+    (file,) = list_files(rewritten, where="path")
+    (record,) = list(read_records(FilePart(file), rewritten, max_document_chars=1000))
+    assert record.text in ("x", "a text, with a comma", "a text")
 
 
 @pytest.mark.parametrize(

@@ -166,7 +166,7 @@ def test_a_file_that_cannot_be_read(tmp_path):
         with pytest.raises(RecipeError) as caught:
             Recipe.load(path)
         assert caught.value.where == str(path)
-    assert "Is a directory" in caught.value.problem
+    assert "folder" in caught.value.problem
     path = tmp_path / "b.yaml"
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(RecipeError, match="UTF-8") as caught:

@@ -819,8 +819,8 @@ def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
         )
     elif ends is None:
         yield (
-            f"tokenizer: {source} was not read, so its end-of-text token is unknown; "
-            "set tokenizer.eos"
+            f"tokenizer: {source} could not be read, so its end-of-text token is "
+            "unknown; check its name, or set tokenizer.eos"
         )
     elif ends.eos is None:
         yield (

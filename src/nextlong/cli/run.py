@@ -187,8 +187,12 @@ def run_recipe(
         write_page.leave(finished)
         present(args, summary.run_of(written))
         return
-    command = f"nextlong peek {shlex.quote(str(finished))}"
-    facts = [*summary.lines(written, named=str(finished)), ("inspect", command)]
+    named = shlex.quote(str(finished))
+    commands = [
+        ("inspect", f"nextlong peek {named}"),
+        ("verify", f"nextlong verify {named}"),
+    ]
+    facts = [*summary.lines(written, named=str(finished)), *commands]
     tables.show_facts(facts, shown)
     report = write_page.leave(finished)
     tables.show_facts([("report", report)], shown, beside=facts)

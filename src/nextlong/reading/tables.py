@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 import io
+import shlex
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -47,6 +48,12 @@ _SAMPLE_ROWS: Final = 256  # read at a time from a position
 # A longer field is treated as an unclosed quote.
 _MIN_FIELD_LIMIT_CHARS: Final = 64_000_000
 _DELIMITERS: Final = ";|\t,"
+# What a user runs to replace a delimiter.
+_REWRITE: Final = (
+    "import csv, sys; csv.field_size_limit(2**30); csv.writer(sys.stdout).writerows("
+    "csv.reader(open(sys.argv[1], newline='', encoding='utf-8-sig'), "
+    "delimiter='{delimiter}'))"
+)
 _HEAD_BYTES: Final = 512
 _MAX_NAME_CHARS: Final = 500  # of a column; a longer one is a text
 
@@ -423,7 +430,11 @@ class _Delimited(InputFormat):
                 raise self._wrong_delimiter(char, file)
 
     def _wrong_delimiter(self, other: str, file: InputFile) -> CorpusError:
-        fix = "rewrite it with commas, as in RFC 4180"
+        code = _REWRITE.format(delimiter=other)
+        fix = (
+            f'rewrite it with commas: python -c "{code}" {shlex.quote(file.path)} > '
+            "NEW.csv (replace utf-8-sig if the file has another encoding)"
+        )
         if other == ",":
             fix = "set the source's format: csv"
         elif other == "\t":

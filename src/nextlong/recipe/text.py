@@ -289,6 +289,8 @@ def _read_yaml(path: Path, *, init: str) -> Json:
 
 
 def _parsed_file(path: Path, *, init: str) -> Any:
+    instead = f"give a recipe, a YAML file; `{init.format('my.yaml')}` writes one"
+    is_named_yaml = path.suffix.lower() in (".yaml", ".yml")
     try:
         return _parsed(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -297,17 +299,15 @@ def _parsed_file(path: Path, *, init: str) -> Any:
         if similar is not None:
             fix = f"did you mean {similar}?"
         raise RecipeError(where=path, problem="it does not exist", fix=fix) from None
+    except IsADirectoryError:
+        raise RecipeError(where=path, problem="it is a folder", fix=instead) from None
     except OSError as error:
         raise RecipeError(
-            where=path,
-            problem=f"it cannot be read: {error.strerror}",
-            fix="use a recipe file",
+            where=path, problem=f"it cannot be read: {error.strerror}", fix=instead
         ) from None
     except UnicodeDecodeError as error:
         raise RecipeError(
-            where=path,
-            problem=f"it is not UTF-8 text: {error}",
-            fix="use a recipe file",
+            where=path, problem=f"it is not UTF-8 text: {error}", fix=instead
         ) from None
     except yaml.MarkedYAMLError as error:
         line = 1
@@ -316,7 +316,7 @@ def _parsed_file(path: Path, *, init: str) -> Any:
         raise RecipeError(
             where=f"{path}:{line}",
             problem=f"not YAML: {error.problem or error.context}",
-            fix="correct the line",
+            fix="correct the line" if is_named_yaml else instead,
         ) from None
     except RecursionError:
         raise RecipeError(

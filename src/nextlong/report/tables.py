@@ -34,6 +34,7 @@ _MIN_FACT_CELLS: Final = 20
 # Facts whose values are to be copied.
 _COMMANDS: Final = (
     "inspect",
+    "verify",
     "one sequence",
     "its text",
     "shorter sequences",
