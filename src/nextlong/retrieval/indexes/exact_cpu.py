@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from nextlong.retrieval.indexes.base import Neighbours, VectorShards
+from nextlong.retrieval.indexes.base import Neighbours, VectorShards, widen
 from nextlong.retrieval.indexes.best import Best, Ids, Scores, cells
 
 # Vectors held as float32 at a time: 8 MB at 256 dimensions, about the size of caches.
@@ -209,15 +209,18 @@ def exact_cosines(
     rows_RD = vectors.take(distinct)
     counts = [len(row) for row in ids]
     bounds = np.cumsum([0, *counts]).tolist()
-    buffer_rows = min(_SCORED_ROWS, max(counts, default=0))
-    buffer_BD = np.empty((buffer_rows, queries_QD.shape[1]))
+    buffer_shape = (min(_SCORED_ROWS, len(entries)), queries_QD.shape[1])
+    float32_BD = np.empty(buffer_shape, np.float32)
+    float64_BD = np.empty(buffer_shape, np.float64)
     cosines = []
     queries_float64 = queries_QD[queries].astype(np.float64)
     for query_D, (low, high) in zip(queries_float64, pairwise(bounds), strict=True):
         products = np.empty(high - low, np.float32)
-        for first in range(0, high - low, max(1, buffer_rows)):
-            part = back[low + first : min(high, low + first + buffer_rows)]
-            buffer_BD[: len(part)] = rows_RD[part]
-            products[first : first + len(part)] = buffer_BD[: len(part)] @ query_D
+        for first in range(low, high, _SCORED_ROWS):
+            last = min(high, first + _SCORED_ROWS)
+            count = last - first
+            widen(rows_RD[back[first:last]], float32_BD[:count])
+            float64_BD[:count] = float32_BD[:count]
+            products[first - low : last - low] = float64_BD[:count] @ query_D
         cosines.append(products)
     return cosines
