@@ -77,13 +77,15 @@ class Best:
         if is_large and not self._counts[queries].any():
             self._raise_bars(scores_QB, queries)
         hits = np.flatnonzero(scores_QB >= self._bars[queries])
-        rows = hits // len(ids_B)
-        columns = hits - rows * len(ids_B)
-        counts = np.bincount(rows, minlength=len(queries))
+        # Hits ascend: where those of each query begin among them, (queries + 1,).
+        width = len(ids_B)
+        row_starts = np.arange(len(queries) + 1) * width
+        bounds = np.searchsorted(hits, row_starts)
+        counts = np.diff(bounds)
 
         # Too many of a block, e.g. of a text with a thousand copies: add it by halves.
         if counts.max(initial=0) > self._room:
-            half = len(ids_B) // 2
+            half = width // 2
             self.add(scores_QB[:, :half], ids_B[:half], queries)
             self.add(scores_QB[:, half:], ids_B[half:], queries)
             return
@@ -92,14 +94,12 @@ class Best:
         if len(full):
             self._prune(full)
 
-        # Hits are sorted by row; `within` numbers them in their row, which gives the
-        # cell of each.
-        row_starts = np.cumsum(counts) - counts
-        within = np.arange(len(hits)) - np.repeat(row_starts, counts)
-        hit_queries = queries[rows]
-        hit_cells = self._counts[hit_queries] + within
-        self._scores[hit_queries, hit_cells] = scores_QB[rows, columns]
-        self._ids[hit_queries, hit_cells] = ids_B[columns]
+        # The hits of a query fill its next cells.
+        next_cells = queries * self._scores.shape[1] + self._counts[queries]
+        cells = np.arange(len(hits)) + np.repeat(next_cells - bounds[:-1], counts)
+        columns = hits - np.repeat(row_starts[:-1], counts)
+        self._scores.reshape(-1)[cells] = scores_QB.reshape(-1)[hits]
+        self._ids.reshape(-1)[cells] = ids_B[columns]
         self._counts[queries] += counts
 
     def finish(self) -> Iterator[tuple[Ids, Scores]]:
@@ -108,35 +108,31 @@ class Best:
         A query has fewer than k if no more were added.
         """
         for first in range(0, len(self._counts), _SETTLED):
-            last = min(first + _SETTLED, len(self._counts))
-            queries = np.arange(first, last)
-            # Of each query, the cells that may be among its k best.
-            likely_cells = []
-            for query in queries.tolist():
-                scores = self._scores[query, : self._counts[query]]
-                if len(scores) > self._k:
-                    self._raise_bars(scores[None], np.array([query]))
-                likely_cells.append(np.flatnonzero(scores >= self._bars[query]))
-            final_scores = self._final_scores(queries, likely_cells)
-            for query, entries, scores in zip(
-                queries.tolist(), likely_cells, final_scores, strict=True
+            queries = np.arange(first, min(first + _SETTLED, len(self._counts)))
+            scores = self._scores[queries]
+            self._raise_bars(scores, queries)
+            # The cells of each query that may be among its k best; unused ones have
+            # -inf.
+            rows, columns = np.nonzero(scores >= self._bars[queries])
+            bounds = np.searchsorted(rows, np.arange(1, len(queries)))
+            entries = np.split(columns, bounds)
+            final_scores = self._final_scores(queries, entries)
+            for query, cells, scores in zip(
+                queries.tolist(), entries, final_scores, strict=True
             ):
-                ids = self._ids[query, entries]
+                ids = self._ids[query, cells]
                 order = np.lexsort((ids, -scores))[: self._k]
                 yield ids[order], scores[order]
 
     def too_high(self) -> Ids:
         """Return the queries whose guess may have excluded neighbours.
 
-        Fewer than k of their scores lie above the guess for certain.
+        Fewer than k of their scores lie above the guess for certain. Call it after
+        `finish`.
         """
         if self._guess is None:
             return np.empty(0, np.int64)
-        kth = np.full(len(self._counts), -np.inf, np.float32)
-        for query in np.flatnonzero(self._counts >= self._k).tolist():
-            scores = self._scores[query, : self._counts[query]]
-            kth[query] = np.partition(scores, -self._k)[-self._k]
-        return np.flatnonzero(kth - np.float32(2 * self._error) < self._guess)
+        return np.flatnonzero(self._bars[:, 0] <= self._guess)
 
     def _final_scores(self, queries: Ids, entries: Sequence[Ids]) -> list[Scores]:
         """Return the final scores of the given cells of each query."""
@@ -158,11 +154,17 @@ class Best:
         self._raise_bars(best, queries)
         # Where even the last of them reaches the bar, others may too.
         is_crowded = best.min(axis=1) >= self._bars[queries, 0]
-        for row in np.flatnonzero(is_crowded).tolist():
-            entries = np.flatnonzero(scores[row] >= self._bars[queries[row]])
-            (final_scores,) = self._final_scores(queries[row : row + 1], [entries])
-            ids = self._ids[queries[row], entries]
-            order[row] = entries[np.lexsort((ids, -final_scores))[:width]]
+        crowded = np.flatnonzero(is_crowded)
+        entries = [
+            np.flatnonzero(scores[row] >= self._bars[queries[row]])
+            for row in crowded.tolist()
+        ]
+        final_scores = self._final_scores(queries[crowded], entries)
+        for row, cells, finals in zip(
+            crowded.tolist(), entries, final_scores, strict=True
+        ):
+            ids = self._ids[queries[row], cells]
+            order[row] = cells[np.lexsort((ids, -finals))[:width]]
             best[row] = scores[row, order[row]]
         self._scores[queries] = -np.inf
         self._scores[queries, :width] = best

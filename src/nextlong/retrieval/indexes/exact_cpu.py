@@ -33,8 +33,9 @@ _CELLS_AT_ONCE = 1 << 24
 # Vectors scored exactly at a time: 1 MB as float64 at 256 dimensions, which fits a
 # core's cache.
 _SCORED_ROWS = 512
-# Vectors from which the k-th best is guessed.
-_MIN_SAMPLE = 1 << 14
+# The k-th best is guessed from one vector of so many, and from at most _MAX_SAMPLE.
+_SAMPLED = 32
+_MAX_SAMPLE = 1 << 14
 # A guess pays where there are this many times as many vectors as sampled ones.
 _WORTH_SAMPLING = 16
 # Times the rounding error of a CPU: tensor cores may align the terms of a sum before
@@ -88,7 +89,7 @@ class Exact:
             self._vectors,
             k=k,
             exclude_Q2=exclude_Q2,
-            sample=_MIN_SAMPLE,
+            sample=min(_MAX_SAMPLE, sum(self._vectors.rows) // _SAMPLED),
         )
         best = self._stream(queries_QD, k, exclude_Q2, guess_Q)
         nearest = list(best.finish())
