@@ -7,6 +7,10 @@ sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
 import nextlong
 
+# Sphinx writes pages of these names itself, over pages of ours.
+for name in ("search", "genindex"):
+    assert not Path(__file__).with_name(f"{name}.md").exists(), f"rename {name}.md"
+
 project, author, release = "nextlong", "The nextlong maintainers", nextlong.__version__
 copyright = author  # noqa: A001 # Sphinx's own name for it
 extensions = ["myst_parser", "sphinx_argparse_cli", "recipe_reference"]

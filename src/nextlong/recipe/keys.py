@@ -51,7 +51,7 @@ _FEWEST_CANDIDATES = 1024
 # Of English; limits the number of neighbours, and serves plans for models.
 TYPICAL_CHARS_PER_TOKEN = 4.5
 _DOCUMENT_MARGIN = 1.2
-# Times the chunks of a draft; docs/search.md compares other values.
+# Times the chunks of a draft; docs/retrieval.md compares other values.
 _SHORTLISTED = 2
 # Of all chunks, in the shortlists of all meta-documents: these overlap, so less than a
 # fifth of the chunks is embedded.

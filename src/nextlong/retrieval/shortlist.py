@@ -12,8 +12,8 @@ SAMPLED_CHUNKS chunks, the sample is the whole corpus and the ranks are exact.
 
 _CONTROL marks a random 1 % of all chunks, all embedded. The control chunk nearest to a
 meta-chunk has rank 100 on average, so the share of meta-chunks for which it is
-shortlisted estimates the coverage of chunks around that rank (docs/search.md). Control
-chunks among the nearest *embedded* chunks would measure deeper ranks instead.
+shortlisted estimates the coverage of chunks around that rank (docs/retrieval.md).
+Control chunks among the nearest *embedded* chunks would measure deeper ranks instead.
 
 Only the words of a meta-chunk with the highest
 weights are looked up, as in Lucene's "more like this": words of most chunks take most

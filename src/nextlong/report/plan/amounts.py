@@ -279,7 +279,7 @@ def _with_chunk_search(recipe: Recipe, amounts: Amounts) -> Amounts:
         )
         wanted = amounts.queries + amounts.drafts * per_draft
         # The lists of several documents share chunks. Of all others, a random share is
-        # embedded as controls (docs/search.md).
+        # embedded as controls (docs/retrieval.md).
         shortlisted = different(amounts.chunks, wanted)
         embedded = shortlisted + CONTROL_SHARE * (amounts.chunks - shortlisted)
     return replace(
