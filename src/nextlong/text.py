@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 # A JSON object whose keys users, plugins, trainers or libraries choose; our own objects
 # have a model or a TypedDict.
 Json = dict[str, Any]
+Rows = Iterator[Mapping[str, Any]]  # of a file, by column
 
 
 HANGING: Final = "  "  # indentation of the continuation lines of a message

@@ -51,7 +51,7 @@ from nextlong.reading.records import (
     explained,
 )
 from nextlong.recipe import Source
-from nextlong.text import Json
+from nextlong.text import Json, Rows
 
 _HEAD_RECORDS: Final = 20  # read to find the columns of a file
 _SAMPLE_RECORDS: Final = 256  # of a file, to judge its columns
@@ -299,9 +299,7 @@ def _spread_parts(parts: Sequence[FilePart]) -> list[FilePart]:
     return list(parts[::every])
 
 
-def _reservoir(
-    rows: Iterator[Mapping[str, Any]], *, max_rows: int, max_bytes: int
-) -> list[Json]:
+def _reservoir(rows: Rows, *, max_rows: int, max_bytes: int) -> list[Json]:
     """Return a uniform sample of the rows that make up the first `max_bytes`."""
     draw = random.Random(0)
     sample: list[Json] = []

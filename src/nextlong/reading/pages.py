@@ -7,8 +7,7 @@ trafilatura.
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -24,6 +23,7 @@ from nextlong.reading.records import (
     RejectKind,
     library,
 )
+from nextlong.text import Rows
 
 # A page of more bytes per character of the longest document is rejected unread.
 MARKUP: Final = 20
@@ -35,9 +35,7 @@ class Pages(InputFormat):
     columns: tuple[str, ...]
     extractor = library("resiliparse")
 
-    def rows(
-        self, stream: pa.NativeFile, part: FilePart
-    ) -> Iterator[Mapping[str, Any]]:
+    def rows(self, stream: pa.NativeFile, part: FilePart) -> Rows:
         """Yield nothing. Raises CorpusError if the packages are missing."""
         if not self.extractor:
             raise CorpusError(

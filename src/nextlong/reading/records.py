@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,6 +24,7 @@ from nextlong.errors import CorpusError
 from nextlong.reading.encoding import bytes_as_utf8
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, read_head
 from nextlong.recipe import Source
+from nextlong.text import Rows
 
 
 class Record(NamedTuple):
@@ -183,7 +184,7 @@ class InputFormat(ABC):
         self,
         stream: pa.NativeFile,  # noqa: ARG002
         part: FilePart,  # noqa: ARG002
-    ) -> Iterator[Mapping[str, Any]]:
+    ) -> Rows:
         """Yield the records of a part of a file as they are, to judge their columns."""
         return iter(())
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import csv
 import io
 import shlex
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, Final
@@ -39,6 +39,7 @@ from nextlong.reading.records import (
     SplittableFormat,
 )
 from nextlong.recipe import Source
+from nextlong.text import Rows
 
 # Converted to Python strings at a time: few, because each may have megabytes.
 _SLICE_ROWS: Final = 64
@@ -139,9 +140,7 @@ class _Parquet(SplittableFormat):
         )
         yield from _read_batches(batches, request, columns)
 
-    def rows(
-        self, stream: pa.NativeFile, part: FilePart
-    ) -> Iterator[Mapping[str, Any]]:
+    def rows(self, stream: pa.NativeFile, part: FilePart) -> Rows:
         batches = _open_parquet(stream).iter_batches(
             _SLICE_ROWS, row_groups=_row_groups(part), use_threads=False
         )
@@ -241,7 +240,7 @@ class _Arrow(InputFormat):
         self,
         stream: pa.NativeFile,
         part: FilePart,  # noqa: ARG002
-    ) -> Iterator[Mapping[str, Any]]:
+    ) -> Rows:
         for batch in _arrow_batches(_open_arrow(stream)):
             for start in range(0, batch.num_rows, _SLICE_ROWS):
                 yield from _python_rows(batch.slice(start, _SLICE_ROWS))
@@ -332,9 +331,7 @@ class _Delimited(InputFormat):
             if count != 1:
                 request.refuse_column(name, names, key=key)
 
-    def rows(
-        self, stream: pa.NativeFile, part: FilePart
-    ) -> Iterator[Mapping[str, Any]]:
+    def rows(self, stream: pa.NativeFile, part: FilePart) -> Rows:
         """Yield the rows; empty fields are None.
 
         Raises CorpusError if the file uses another delimiter, or has no header.
@@ -561,7 +558,7 @@ def _read_batches(
                     yield Reject(file_name, line, *text)
 
 
-def _python_rows(batch: pa.RecordBatch) -> Iterator[Mapping[str, Any]]:
+def _python_rows(batch: pa.RecordBatch) -> Rows:
     """Yield the rows as dictionaries; values that Python cannot hold are their text."""
     names = batch.schema.names
     columns = [_python_values(column) for column in batch.columns]

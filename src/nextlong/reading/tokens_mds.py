@@ -31,6 +31,7 @@ from nextlong.reading.token_ids import (
     records_of,
 )
 from nextlong.recipe import Source
+from nextlong.text import Rows
 
 _UINT32_BYTES: Final = 4
 # The columns of ids of ProLong and LLM-foundry.
@@ -66,9 +67,7 @@ class _Mds(TokenFormat):
         """Yield the ids of each document of each sample."""
         return _token_rows(_Shard.read(stream, request.part.file), request)
 
-    def rows(
-        self, stream: pa.NativeFile, part: FilePart
-    ) -> Iterator[Mapping[str, Any]]:
+    def rows(self, stream: pa.NativeFile, part: FilePart) -> Rows:
         """Yield the samples; arrays are lists."""
         for sample in _Shard.read(stream, part.file).samples():
             yield {

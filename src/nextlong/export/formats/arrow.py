@@ -9,9 +9,8 @@ are written in parallel, block by block, and the core does not need `datasets`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import xxhash
@@ -28,7 +27,7 @@ from nextlong.export.formats.base import (
     schema_of,
     to_table,
 )
-from nextlong.text import Json
+from nextlong.text import Json, Rows
 
 
 class _ArrowShard(ShardResult):
@@ -108,7 +107,7 @@ def _describe_splits(names: Sequence[str]) -> Mapping[str, str]:
     return {"dataset_dict.json": json.dumps({"splits": list(names)})}
 
 
-def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Rows:
     """Yield the rows of the files in `state.json`.
 
     Raises ValueError for columns that `dataset_info.json` does not have.

@@ -37,6 +37,7 @@ from nextlong.artifacts.blocks import Resolved, Wanted
 from nextlong.artifacts.results import ShardResult
 from nextlong.artifacts.sequence_files import padding_id
 from nextlong.plugins import FORMATS
+from nextlong.text import Rows
 
 # Added by `export.pad_documents_to`.
 _PADDED_COLUMNS: Final = ("seq_lengths_padded", "labels")
@@ -136,7 +137,7 @@ class Format:
     write: Callable[[Path, Iterable[Any], Options], ShardResult]
     result: type[ShardResult] = ShardResult
     close: Callable[[Path, Sequence[Any]], None] | None = None
-    read: Callable[[Path, Sequence[str]], Iterator[Mapping[str, Any]]] | None = None
+    read: Callable[[Path, Sequence[str]], Rows] | None = None
     unit: Literal["rows", "documents"] = "rows"
     wanted: Wanted = "ids"
     extra_tokens: int = 0

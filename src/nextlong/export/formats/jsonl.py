@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import orjson
@@ -19,7 +19,7 @@ from nextlong.export.formats.base import (
     Options,
     span_columns,
 )
-from nextlong.text import Json
+from nextlong.text import Json, Rows
 
 _KEYS: Final = (
     "sequence_id",
@@ -71,7 +71,7 @@ def _objects(block: Resolved) -> Iterator[Json]:
         }
 
 
-def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Rows:
     """Yield one mapping per line."""
     for name in files:
         with (folder / name).open(encoding="utf-8") as lines:

@@ -15,11 +15,11 @@ are written in parallel.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import zstandard
@@ -36,7 +36,7 @@ from nextlong.export.formats.base import (
     check_index,
 )
 from nextlong.reading.tokens_mds import decoded
-from nextlong.text import Json
+from nextlong.text import Json, Rows
 
 _COLUMNS: Final = {
     "domain": "str",
@@ -148,7 +148,7 @@ def _row_bytes(tokens: int, documents: int, domain: str) -> int:
     return _UINT32_BYTES + _SIZES_BYTES + columns
 
 
-def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Rows:
     """Yield the rows of the shards in `index.json`.
 
     Raises ValueError where index, header and shard disagree.

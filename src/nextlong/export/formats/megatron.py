@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
@@ -27,6 +27,7 @@ from nextlong.artifacts.blocks import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.export.formats.base import Format, LoadingCode, Options, check_index
 from nextlong.reading.tokens_megatron import MegatronIndex, read_index
+from nextlong.text import Rows
 
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _VERSION: Final = 1
@@ -123,7 +124,7 @@ def _close(folder: Path, shards: Sequence[_MegatronShard]) -> None:
     (folder / "blend.txt").write_text("".join(lines), encoding="utf-8")
 
 
-def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Rows:
     """Yield the documents of the `.bin` files that `blend.txt` lists.
 
     Their `.idx` files divide them. Raises ValueError where files disagree.

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from nextlong.artifacts.blocks import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
 from nextlong.export.formats.base import Format, LoadingCode, Options
+from nextlong.text import Rows
 
 _UINT16_VOCABULARY = 1 << 16
 
@@ -64,7 +64,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> ShardResult
     return ShardResult(rows=count, tokens=bounds[-1])
 
 
-def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Rows:
     """Yield the documents of the arrays by the offsets beside them.
 
     Raises ValueError unless these tile the array.

@@ -9,7 +9,7 @@ space.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from nextlong.export.formats.base import (
     schema_of,
     to_table,
 )
+from nextlong.text import Rows
 
 _DICTIONARIES: Final = (
     "sequence_id",
@@ -91,7 +92,7 @@ def _settings(schema: pa.Schema, compression: str) -> dict[str, Any]:
     return settings
 
 
-def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Rows:
     """Yield the rows of the files."""
     for name in files:
         with pq.ParquetFile(folder / name) as file:

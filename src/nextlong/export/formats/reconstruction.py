@@ -14,7 +14,7 @@ have no other options. The reward is in `export/reward.py`, which each export ho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ from nextlong.errors import ExportError
 from nextlong.export import reward
 from nextlong.export.formats.base import Format, LoadingCode, Options
 from nextlong.rng import rng_for
-from nextlong.text import Json
+from nextlong.text import Json, Rows
 
 _MAX_HIDDEN: Final = 4
 _DISTRACTORS: Final = 2  # for each hidden chunk
@@ -161,7 +161,7 @@ def _close(folder: Path, _results: Sequence[Any]) -> None:
     (folder / "reward.py").write_bytes(source)
 
 
-def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Rows:
     """Yield one mapping per task.
 
     Raises ValueError if its answer is not worth 1, or a place or an option is missing.
