@@ -61,7 +61,8 @@ def test_a_further_attempt_drafts_more_of_the_same_corpus(recipe_for, tmp_path, 
         {step.name: step.fingerprint for step in route_of(recipe, attempt=n)}
         for n in (0, 1)
     )
-    assert first.keys() == second.keys()
+    # Methods that score documents add a step for more of them.
+    assert first.keys() <= second.keys()
     same = {name for name in first if first[name] == second[name]}
     assert {"ingest", "select", "chunk", "filter_report", "tokenizer"} <= same
     assert not {"referenced_chunks", "tokens", "compose"} & same

@@ -119,6 +119,8 @@ STEP_TITLES: Final = {
     "topic_words": "count the words of topics",
     "topic_hits": "search for the documents of topics",
     "contexts": "find chunks that lower the entropy of a model",
+    # The documents of further attempts.
+    **{f"contexts_{attempt}": "find more such chunks" for attempt in range(1, 20)},
     "draft": "choose the chunks of each sequence",
     "referenced_chunks": "list the chunks in use",
     "tokens": "tokenize the chunks in use",

@@ -222,14 +222,39 @@ def test_each_anchor_names_its_nearest_chunks():
     ]  # fmt: skip
 
 
-def test_documents_are_chosen_by_key_until_they_suffice():
+def test_documents_are_scored_in_the_order_of_their_keys_until_they_suffice():
     rows = np.zeros(4, [("key", "u8"), ("chars", "i8")])
     rows["key"] = [40, 10, 30, 20]
     rows["chars"] = [100, 500, 100, 100]
-    chosen, are_all = contexts._chosen(rows, max_chars=200, chars=150)
-    assert (chosen.tolist(), are_all) == ([3, 2], False)
-    chosen, are_all = contexts._chosen(rows, max_chars=200, chars=None)
-    assert (chosen.tolist(), are_all) == ([3, 2, 0], True)
+    order = contexts._in_order(rows, max_chars=200)
+    assert order.tolist() == [3, 2, 0]
+    chars = rows["chars"][order]
+    counts = [
+        contexts._count(chars, sequences=sequences, sequence_chars=100)
+        for sequences in (0, 1, 6, 14, 99, None)
+    ]
+    assert counts == [0, 1, 2, 3, 3, 3]
+
+
+def test_each_attempt_scores_other_documents_than_those_before_it(patched, tmp_path):
+    recipe = recipe_of(tmp_path, "compose.sequences=1", "compose.target_tokens=172")
+    scored = []
+    for attempt in range(3):
+        steps = pipeline.route(recipe, Corpus(recipe).files, attempt=attempt)
+        names = [step.name for step in steps]
+        steps = steps[: names.index("draft")]
+        done = run_steps(steps, run_dir=recipe.run_path, executor=SerialExecutor())
+        shards = []
+        for number in range(attempt + 1):
+            name = f"contexts_{number}" if number else "contexts"
+            shards += contexts.ContextsFiles(done[name]).contexts
+        rows = np.load(done["documents"].file(".docs.npy"))
+        found = contexts.read_contexts(shards, rows)
+        assert len(set(found.documents.tolist())) == len(found.documents)
+        assert found.documents[: len(scored)].tolist() == scored
+        scored = found.documents.tolist()
+    assert len(scored) == len(DOCUMENTS)
+    assert found.are_all
 
 
 def test_a_recipe_without_a_model_is_refused_before_anything_runs(tmp_path):

@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -67,10 +68,10 @@ from nextlong.retrieval.surprisal import (
 _WINDOW: Final = 16  # tokens of a query on both sides of its anchor
 # Searched chunks, as a multiple of `candidates`: some are near-duplicates.
 OVER_FETCHED: Final = 4
-# Of the tokens of all sequences; what more it takes, another attempt scores.
-DOCUMENT_SHARE: Final = 0.4
-# Of the tokens of a document, for plans: of 45 documents by SmolLM2-135M.
-ANCHOR_SHARE: Final = 0.04
+# Of the tokens of all sequences; what more it takes, other attempts score.
+DOCUMENT_SHARE: Final = 0.2
+# Anchors among the tokens of a document, for plans: 280 of 12,383 by SmolLM2-135M.
+ANCHOR_SHARE: Final = 0.023
 _DOCUMENTS_PER_TASK: Final = 16
 _ROWS_AT_ONCE: Final = 64
 
@@ -180,8 +181,12 @@ def context_steps(
     tokenizer: Step,
     *,
     attempt: int,
-) -> list[Step]:
-    """Return the steps up to the contexts of documents; the last one finds these."""
+) -> tuple[list[Step], list[Step]]:
+    """Return the steps that prepare the search, and those that find contexts.
+
+    Each attempt adds a step for as many documents as all before it, so that none is
+    scored twice.
+    """
     options = recipe.options
     if not isinstance(options, Screening):
         base = "nextlong.methods.contexts.Screening"
@@ -196,21 +201,34 @@ def context_steps(
     index = index_steps(recipe.search, embed, documents, found, seed=recipe.seed)
     compared = shingles.shingles_step(ingest, chunk)
     weights = shingles.weights_step(ingest, chunk, compared, seed=recipe.seed)
-    needed = (ingest, chunk, encoder, embed, *index, compared, weights)
+    preparing = [encoder, embed, *index, compared, weights]
+    inputs = (ingest, chunk, *preparing, documents, tokenizer)
+    finding = [
+        _contexts_step(recipe, options, inputs, attempt=number)
+        for number in range(attempt + 1)
+    ]
+    return preparing, finding
+
+
+def _contexts_step(
+    recipe: Recipe, options: Screening, inputs: tuple[Step, ...], *, attempt: int
+) -> Step:
+    """Return the step that finds the contexts of the documents of one attempt."""
     limit = sequence_limit(recipe.compose, attempt)
+    before = sequence_limit(recipe.compose, attempt - 1) if attempt else 0
 
     def tasks(done: Artifacts) -> list[Task]:
         path = DocumentsFiles.of(done).documents[0]
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
         sequence_chars = recipe.sequence_tokens * chars_per_token
-        chosen, are_all = _chosen(
-            np.load(path),
-            max_chars=sequence_chars / 2,
-            chars=None if limit is None else DOCUMENT_SHARE * limit * sequence_chars,
-        )
+        rows = np.load(path)
+        order = _in_order(rows, max_chars=sequence_chars / 2)
+        chars = rows["chars"][order]
+        first = _count(chars, sequences=before, sequence_chars=sequence_chars)
+        last = _count(chars, sequences=limit, sequence_chars=sequence_chars)
         find = partial(
             _find_contexts,
-            are_all=are_all,
+            are_all=last == len(order),
             documents=path,
             text=corpus(done),
             retrieval=_Retrieval(
@@ -225,14 +243,12 @@ def context_steps(
             options=options,
             separator=recipe.compose.separator,
         )
-        firsts = range(0, max(1, len(chosen)), _DOCUMENTS_PER_TASK)
-        return [
-            partial(find, chosen=chosen[first : first + _DOCUMENTS_PER_TASK])
-            for first in firsts
-        ]
+        # A task without documents says that there are no more.
+        bounds = [*range(first, max(last, first + 1), _DOCUMENTS_PER_TASK), last]
+        return [partial(find, chosen=order[a:b]) for a, b in pairwise(bounds)]
 
-    contexts = Step(
-        name=ContextsFiles.step,
+    return Step(
+        name=f"{ContextsFiles.step}_{attempt}" if attempt else ContextsFiles.step,
         phase="search",
         version=1,
         config={
@@ -240,32 +256,33 @@ def context_steps(
             "deviations": options.deviations,
             "scorer": scorer_identity(recipe.scorer),
             "target_tokens": recipe.sequence_tokens,
-            "sequences": limit,
+            "sequences": [before, limit],
             "near_duplicates": recipe.mine.near_duplicates,
             "separator": recipe.compose.separator,
         },
-        inputs=(*needed, documents, tokenizer),
+        inputs=inputs,
         tasks=tasks,
         result=ContextsResult,
         resources=scorer_resources(),
     )
-    return [encoder, embed, *index, compared, weights, contexts]
 
 
-def _chosen(
-    rows: AnyArray, *, max_chars: float, chars: float | None
-) -> tuple[Ints, bool]:
-    """Return the positions of documents of so many characters together; None: of all.
+def _in_order(rows: AnyArray, *, max_chars: float) -> Ints:
+    """Return the positions of documents in the order of their keys.
 
-    In the order of their keys, without those longer than `max_chars`. Also returns
-    whether there are no more.
+    Without those longer than `max_chars`.
     """
     order = np.argsort(rows["key"], kind="stable")
-    order = order[rows["chars"][order] <= max_chars]
-    if chars is None:
-        return order, True
-    count = int(np.searchsorted(np.cumsum(rows["chars"][order]), chars)) + 1
-    return order[:count], count >= len(order)
+    return order[rows["chars"][order] <= max_chars]
+
+
+def _count(chars: Ints, *, sequences: int | None, sequence_chars: float) -> int:
+    """Return how many documents are scored for so many sequences; None: all."""
+    if sequences is None:
+        return len(chars)
+    needed = DOCUMENT_SHARE * sequences * sequence_chars
+    count = int(np.searchsorted(np.cumsum(chars), needed))
+    return min(len(chars), count + 1) if sequences else 0
 
 
 def _find_contexts(
@@ -436,5 +453,5 @@ def read_contexts(paths: Sequence[Path], rows: AnyArray) -> Contexts:
         numbers=joined["chunks"] - rows["first_chunk"][owners],
         cosines=joined["cosines"],
         reductions=joined["reductions"],
-        are_all=bool(joined["are_all"].all()),
+        are_all=bool(joined["are_all"].any()),
     )

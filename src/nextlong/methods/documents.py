@@ -16,6 +16,7 @@ Many documents are drafted part by part (`partition.py`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -164,11 +165,11 @@ def drafting_steps(
         needed += [finding[-1], *found]
 
     if Need.CONTEXTS in method.needs:
-        *finding, contexts = context_steps(
+        preparing, finding = context_steps(
             recipe, ingest, chunk, documents, tokenizer, attempt=attempt
         )
-        searching += finding
-        needed.append(contexts)
+        searching += preparing
+        needed += finding
 
     draft = _draft_step(method, recipe, needed, tokenizer, attempt=attempt)
     others = [step for step in needed[1:] if step not in searching]
@@ -235,7 +236,7 @@ def _draft_step(
         "sequences": limit,
         "seed": recipe.compose_seed,
     }
-    read = [step.name for step in needed if step.name in _FILES_READ]
+    read = [step.name for step in needed if _of_attempts(step.name) in _FILES_READ]
 
     def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
@@ -243,9 +244,13 @@ def _draft_step(
         request = DraftRequest(
             target_tokens=room, sequences=limit, seed=recipe.compose_seed
         )
-        files = {"documents": DocumentsFiles.of(done).documents}
+        files: dict[str, Sequence[Path]] = {
+            "documents": DocumentsFiles.of(done).documents
+        }
         for name in read:
-            files[name] = _FILES_READ[name].of(done[name])
+            kind = _of_attempts(name)
+            paths = _FILES_READ[kind].of(done[name])
+            files[kind] = [*files.get(kind, ()), *paths]
         draft = partial(
             _draft_documents, method=method.name, options=recipe.options, files=files
         )
@@ -288,6 +293,11 @@ def _draft_step(
         result=DraftResult,
         check=check,
     )
+
+
+def _of_attempts(name: str) -> str:
+    """Return the name of a step without the number of its attempt."""
+    return re.sub(r"_\d+$", "", name)
 
 
 def _count_tokens(
