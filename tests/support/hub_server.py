@@ -33,8 +33,10 @@ class Hub:
     requests: list = field(default_factory=list)
     # Answers to give before the right ones: (start of "METHOD path", status).
     failures: list = field(default_factory=list)
-    # Called before an object is stored, with the number of those that are.
-    on_upload: object = None
+    # Called before an object is stored, one at a time, with the number of those that
+    # are; the object is lost unless it returns True.
+    on_upload: object = lambda _: True
+    lock: object = field(default_factory=threading.Lock)
 
     def environment(self, token=None):
         """Return environment variables for a process that uses this server."""
@@ -273,12 +275,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def store(self, digest, body):
         hub = self.server.hub
-        if hub.on_upload is not None:
-            hub.on_upload(len(hub.objects))
         if hashlib.sha256(body).hexdigest() != digest:
             self.refuse(400, "another content")
             return
-        hub.objects[digest] = body
+        with hub.lock:
+            if hub.on_upload(len(hub.objects)):
+                hub.objects[digest] = body
         self.send(200, {})
 
     # Answers.

@@ -283,7 +283,8 @@ def publish_card(text: str, destination: str) -> None:
                 xxh3=store.hash_file(path),
             )
             if target.repository is not None:
-                _commit_all([file], target, target.repository, record=record)
+                if record.get(CARD) != file.entry(whole=True):
+                    _commit_all([file], target, target.repository, record=record)
                 return
             record[CARD] = file.entry(whole=False)
             target.write_record(record)
