@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 import tokenizers
+from tests.support.bert_like_tokenizer import bert_like
 from tests.support.counted import counts_of
 from tests.support.llama_like_tokenizer import TEXT, llama_like
 
@@ -63,6 +64,27 @@ def test_a_text_of_unknown_words_has_a_direction_of_its_own(model):
     first, again, other = encoder.encode(["§§ ¶", "§§ ¶", ""])
     assert first.tolist() == again.tolist()
     assert abs(float(first @ other)) < 0.99
+
+
+@pytest.mark.heavy
+def test_vectors_by_words_of_bert_have_the_bits_of_model2vec(tmp_path):
+    model2vec = pytest.importorskip("model2vec")
+    tokenizer = bert_like()
+    vectors = np.random.default_rng(0).standard_normal(
+        (tokenizer.get_vocab_size(), 12), np.float32
+    )
+    for normalize in (True, False):
+        folder = tmp_path / str(normalize)
+        model = model2vec.StaticModel(vectors, tokenizer, normalize=normalize)
+        model.save_pretrained(folder)
+        encoder = loaded(Encoder(model=f"static:{folder}"))
+        assert encoder._words is not None
+        texts = ["The tide, the anchors-4. " * 300, "café [PAD]日本\n the", "tide"]
+        expected = model.encode(texts, max_length=None)
+        expected = static.unit_or_drawn(expected, texts, min_length=1e-30)
+        assert encoder.encode(texts).tobytes() == expected.tobytes()
+        # A text of unknown words has a direction of its own.
+        assert np.linalg.norm(encoder.encode([" \n", "§"]), axis=1) == pytest.approx(1)
 
 
 @pytest.mark.heavy

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.bert_like_tokenizer import bert_like
 from tests.support.llama_like_tokenizer import TEXT, llama_like
 
 from nextlong.retrieval.encoders import word_pieces
-from nextlong.retrieval.encoders.word_pieces import WordPieces, cut
+from nextlong.retrieval.encoders.word_pieces import BertWords, WordPieces, cut
 
 PLAIN = llama_like()
 # Tokens that begin in one piece and end in the next.
@@ -87,9 +88,48 @@ def test_only_tokens_of_several_pieces_keep_a_text_whole():
 
 
 def test_pieces_are_runs_with_the_blanks_before_them():
-    pieces, offsets = cut(["The tide,  (x_1)\n\n42 ", ""])
+    pieces, offsets = cut(["The tide,  (x_1)\n\n42 ", ""], word_pieces._kinds())
     assert [piece.decode("utf-32-le") for piece in pieces.to_pylist()] == [
         *(" The", " tide", ",", "  (", "x", "_", "1", ")", "\n", "\n", "4", "2", " "),
         " ",
     ]
     assert offsets.tolist() == [0, 13, 14]
+
+
+UNCASED = bert_like()
+CASED = bert_like(lowercase=False, strip_accents=False)
+
+
+@pytest.mark.parametrize("tokenizer", [UNCASED, CASED], ids=["uncased", "cased"])
+@pytest.mark.parametrize("kept", [3, 1 << 18])
+@given(
+    texts=st.lists(
+        st.lists(
+            st.one_of(
+                st.sampled_from([*"Thetid[],.- \n\t\u0301é日本\u200b\x85", *SIX]),
+                st.sampled_from(["the ", "[PAD]", "[UNK]", "[ PAD]", "cafe\u0301 "]),
+                st.text(max_size=4),
+            ),
+            max_size=30,
+        ).map("".join),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_words_of_bert_have_the_ids_of_the_whole_texts(tokenizer, kept, texts):
+    words = BertWords(tokenizer, np.eye(tokenizer.get_vocab_size()), unknown=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(word_pieces, "_KEPT_PIECES", kept)
+        ids, bounds = words.token_ids(texts)
+    for text, first, last in zip(texts, bounds[:-1], bounds[1:], strict=True):
+        expected = tokenizer.encode(text, add_special_tokens=False).ids
+        assert ids[first:last].tolist() == [token for token in expected if token != 1]
+
+
+def test_other_tokenizers_than_berts_are_not_cut():
+    assert BertWords.takes(UNCASED)
+    assert not BertWords.takes(PLAIN)
+    assert not BertWords.takes(bert_like(handle_chinese_chars=False))
+    added = bert_like()
+    added.add_tokens(["the tide"])
+    assert not BertWords.takes(added)

@@ -26,7 +26,7 @@ from nextlong.engine import store
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, Speed, unit_or_drawn
-from nextlong.retrieval.encoders.word_pieces import WordPieces
+from nextlong.retrieval.encoders.word_pieces import BertWords, WordPieces
 from nextlong.text import first_sentence
 
 _MEASURED_CHUNKS = 256
@@ -83,6 +83,15 @@ class _StaticEncoder:
                 ),
             ) from None
         self.dimensions = int(self._model.dim)
+        self._words: BertWords | None = None
+        is_plain = self._model.token_mapping is None and self._model.weights is None
+        is_float32 = self._model.embedding.dtype == np.float32
+        if is_plain and is_float32 and BertWords.takes(self._model.tokenizer):
+            self._words = BertWords(
+                self._model.tokenizer,
+                self._model.embedding,
+                unknown=self._model.unk_token_id,
+            )
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """Return unit vectors, shape (n, dimensions).
@@ -91,6 +100,11 @@ class _StaticEncoder:
         """
         if not texts:
             return np.empty((0, self.dimensions), np.float32)
+        if self._words is not None:
+            vectors = self._words.means(texts)
+            if self._model.normalize:
+                vectors /= np.linalg.norm(vectors, axis=1, keepdims=True) + 1e-32
+            return unit_or_drawn(vectors, texts, min_length=_SMALLEST)
         # model2vec truncates at 512 tokens by default; use the whole chunk.
         encoded = self._model.encode(
             list(texts), max_length=None, use_multiprocessing=False
