@@ -216,10 +216,10 @@ class Viewer(NamedTuple):
 def viewer(run: str) -> Iterator[Viewer]:
     """Yield a viewer that has just been started."""
     began = time.perf_counter()
-    command = [sys.executable, "-m", "nextlong", "view", run]
+    command = [sys.executable, "-m", "nextlong", "view", run, "--no-browser"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            found = re.match(
+            found = re.search(
                 r"http://([\d.]+):(\d+)/\?token=(\S+)",
                 process.stdout.readline() if process.stdout else "",
             )
