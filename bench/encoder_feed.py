@@ -115,7 +115,7 @@ def waiting(
         def encode(self, texts: list[str]) -> Any:
             return np.asarray(encode(texts), np.float32)
 
-    embed._loaded = lambda *_: Loaded()  # type: ignore[assignment]
+    embed.loaded_encoder = lambda *_: Loaded()  # type: ignore[assignment]
     out = shards[0][0].with_name("part")
     embed.embed_rows(out, shards[0], config, execution, slice(0, 64))  # warm up
     gpu.busy_s = 0.0

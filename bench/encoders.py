@@ -60,7 +60,7 @@ execution = ExecutionResult.model_validate(given["execution"])
 encoder = recipe.Encoder.from_dict(given["encoder"])
 shards = [(Path(documents), Path(chunks)) for documents, chunks in given["shards"]]
 cut = embed.slices_of([count_chunks(chunks) for _, chunks in shards], execution)
-embed._loaded(encoder, execution).encode(["a first text"])
+embed.loaded_encoder(encoder, execution).encode(["a first text"])
 with tempfile.TemporaryDirectory() as folder:
     began = time.process_time()
     for shard, rows in cut:

@@ -20,6 +20,7 @@ from nextlong.methods import contexts
 from nextlong.methods.contexts import Candidate, Screening
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import Scorer
+from nextlong.report.page.write import page
 from nextlong.retrieval.embed import EmbedFiles, prepared_encoder
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.surprisal import Surprisal, SurprisalModel
@@ -157,6 +158,12 @@ def test_the_run_passes_verify_and_tells_its_contexts(run, capsys):
     assert cli_main.main(["stats", str(run), "--json"]) == 0
     stats = json.loads(capsys.readouterr().out.partition("\n{")[2].join(["{", ""]))
     assert stats["tokens"]["by_role"]["context"] > 0
+    spans = [span for sequence in run.sequences() for span in sequence.spans]
+    found = stats["contexts"]
+    assert found["contexts"] == sum(span.role == "context" for span in spans)
+    assert found["documents"] == len(DOCUMENTS)
+    assert 0 < found["anchors"] <= found["candidates"]
+    assert "uncertain tokens in them" in page([run])
 
 
 def test_the_end_of_a_row_is_its_last_anchor():

@@ -95,7 +95,7 @@ def test_a_vector_that_cannot_be_right_stops_the_run_and_names_the_document(
     documents, chunks = write_shard(tmp_path, "a", texts_of(12))
     # Documents 0-3 hold 1 + 2 + 3 + 4 chunks, so row 10 is document 4, row 11 document
     # 5.
-    monkeypatch.setattr(embed_chunks, "_loaded", lambda *_: WrongAt(11, vector))
+    monkeypatch.setattr(embed_chunks, "loaded_encoder", lambda *_: WrongAt(11, vector))
     remote = recipe.Encoder(model="openai:m")
     with pytest.raises(EncoderError, match=f"a:5 · chunk 1 .*{what}") as error:
         embed_rows(tmp_path / "part", (documents, chunks, None), remote)
@@ -107,6 +107,6 @@ def test_vectors_of_the_wrong_width_stop_the_run(tmp_path, monkeypatch):
     documents, chunks = write_shard(tmp_path, "a", texts_of(3))
     narrow = WrongAt(-1, [])
     narrow.dimensions = 5
-    monkeypatch.setattr(embed_chunks, "_loaded", lambda *_: narrow)
+    monkeypatch.setattr(embed_chunks, "loaded_encoder", lambda *_: narrow)
     with pytest.raises(EncoderError, match=r"a:0 · chunk 1 .*\(6, 4\), not \(6, 5\)"):
         embed_rows(tmp_path / "part", (documents, chunks, None), LSA)

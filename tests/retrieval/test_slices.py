@@ -64,7 +64,7 @@ def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
         write_shard(tmp_path, "c", texts_of(9)),
     ]
     fit(tmp_path / "fit", [shards[0]])
-    monkeypatch.setattr(embed, "_loaded", lambda *_: Lsa.load(tmp_path / "fit"))
+    monkeypatch.setattr(embed, "loaded_encoder", lambda *_: Lsa.load(tmp_path / "fit"))
     how = execution(7, 14)
     rows = [
         len(np.load(whole(tmp_path / f"whole-{shard}", own, shard)))
@@ -101,7 +101,7 @@ def test_a_gpu_gets_a_slice_at_once_and_a_cpu_a_call_at_a_time(
         return encode(texts)
 
     monkeypatch.setattr(encoder, "encode", watched)
-    monkeypatch.setattr(embed, "_loaded", lambda *_: encoder)
+    monkeypatch.setattr(embed, "loaded_encoder", lambda *_: encoder)
     how = execution(7, 21).model_copy(update={"device": device})
     embed_rows(tmp_path / "part-00000", (*shard, None), LSA, how, slice(0, 15))
     assert lengths == calls
@@ -114,7 +114,7 @@ def test_of_a_shortlist_slices_hold_only_its_chunks_and_all_others_are_zero(
     documents, chunks = write_shard(tmp_path, "a", texts_of(25))
     fit(tmp_path / "fit", [(documents, chunks)])
     every = np.load(whole(tmp_path / "every", (documents, chunks), 0))
-    monkeypatch.setattr(embed, "_loaded", lambda *_: Lsa.load(tmp_path / "fit"))
+    monkeypatch.setattr(embed, "loaded_encoder", lambda *_: Lsa.load(tmp_path / "fit"))
     marks = (
         np.random.default_rng(0).integers(0, marks_up_to, len(every)).astype(np.uint8)
     )
@@ -154,7 +154,9 @@ def part(
 
 def test_a_wrong_vector_of_a_slice_names_its_chunk_and_document(tmp_path, monkeypatch):
     shard = write_shard(tmp_path, "a", texts_of(12))
-    monkeypatch.setattr(embed, "_loaded", lambda *_: WrongAt(3, [np.nan, 0, 0, 0]))
+    monkeypatch.setattr(
+        embed, "loaded_encoder", lambda *_: WrongAt(3, [np.nan, 0, 0, 0])
+    )
     with pytest.raises(EncoderError, match=r"a:5 · chunk 1 .*nan"):
         part(tmp_path / "part", [shard] * 3, (2, slice(8, 20)), execution(4, 12))
 
@@ -164,7 +166,7 @@ def test_what_was_tried_on_a_gpu_is_refused_without_one(tmp_path, model_path):
     encoder = recipe.Encoder(model=f"sentence-transformers:{model_path}")
     tried = execution(4, 4).model_copy(update={"device": "cuda"})
     with pytest.raises(EncoderError) as error:
-        embed._loaded(encoder, tried)
+        embed.loaded_encoder(encoder, tried)
     assert error.value.where == "encoder.model"
     assert "encoder.sentence_transformers.device=cpu" in error.value.fix
 

@@ -50,8 +50,13 @@ from nextlong.methods.base import Contexts
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.keys import Positive, Scorer, sequence_limit
-from nextlong.retrieval.embed import embed_step, encoder_step, prepared_encoder
-from nextlong.retrieval.encoders.base import Prepared, kind_of
+from nextlong.retrieval.embed import (
+    embed_step,
+    encoder_step,
+    loaded_encoder,
+    prepared_encoder,
+)
+from nextlong.retrieval.encoders.base import Prepared
 from nextlong.retrieval.index import index_files, index_steps
 from nextlong.retrieval.indexes.base import IndexFiles, index_kind
 from nextlong.retrieval.near_duplicates import rule, shingles
@@ -136,11 +141,8 @@ class _Retrieval:
     ) -> list[Candidate]:
         """Return the candidates of a document of the chunks `own`, of these texts."""
         exclude = np.tile([own[0], own[-1] + 1], (len(anchors), 1))
-        ids, cosines = (
-            index_kind(self.index.index)
-            .open(self.index)
-            .search(queries_QD, OVER_FETCHED * count, exclude=exclude)
-        )
+        index = index_kind(self.index.index).open(self.index)
+        ids, cosines = index.search(queries_QD, OVER_FETCHED * count, exclude=exclude)
         repeats = self._repeats(ids, cosines, chunk_texts)
         is_new = [~np.isin(row, repeats) for row in ids]
         return nearest_candidates(
@@ -299,7 +301,7 @@ def _find_contexts(
 ) -> ContextsResult:
     """Write `{out}.contexts.npz`: the candidates of the `chosen` documents."""
     model = load_scorer(scorer)
-    encoder = kind_of(retrieval.encoder).load(retrieval.encoder, retrieval.prepared)
+    encoder = loaded_encoder(retrieval.encoder, retrieval.prepared)
     rows = np.load(documents, mmap_mode="r")
     anchors = 0
     candidates: list[Candidate] = []

@@ -88,7 +88,7 @@ def embed_rows(
     `prepared` is an ExecutionResult. Raises EncoderError, naming chunk and document,
     for a vector that is not finite, not of unit length or of the wrong width.
     """
-    model = _loaded(encoder, prepared)
+    model = loaded_encoder(encoder, prepared)
     documents, chunks, shortlist = shard
     rows = embedded_rows(chunks, shortlist)[part]
     at_once = _BLOCK_CHUNKS
@@ -179,8 +179,12 @@ def _write_vectors(
 
 
 @lru_cache(maxsize=1)
-def _loaded(encoder: recipe.Encoder, prepared: Prepared) -> LoadedEncoder:
-    # A worker embeds many shards or slices, and loads the model once.
+def loaded_encoder(encoder: recipe.Encoder, prepared: Prepared) -> LoadedEncoder:
+    """Return a prepared encoder.
+
+    A worker has many tasks, and loads the model once. Raises EncoderError if it would
+    give other vectors than those of the preparation.
+    """
     model = kind_of(encoder).load(encoder, prepared)
     if not isinstance(prepared, ExecutionResult):
         return model

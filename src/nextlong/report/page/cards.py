@@ -444,6 +444,12 @@ def _by_role(numbers: Numbers) -> list[TableRow]:
         path = ("tokens", "by_role", role)
         form = "{:,} ({share:.2%})"
         rows.append(numbers.row(f"tokens: {role}", *path, form=form, totals=totals))
+    rows += [
+        numbers.row("documents scored to find contexts", "contexts", "documents"),
+        numbers.row("uncertain tokens in them", "contexts", "anchors"),
+        numbers.row("candidates tried", "contexts", "candidates"),
+        numbers.row("contexts in the sequences", "contexts", "contexts"),
+    ]
     kinds: dict[str, int] = {}
     for stats in numbers:
         if stats["tasks"]:

@@ -31,6 +31,7 @@ from nextlong.artifacts.sequence_files import token_store
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.filter_report import LeftOut, read_filter_report
 from nextlong.methods.base import method_of
+from nextlong.methods.contexts import ContextsFiles, ContextsResult
 from nextlong.methods.keywords import KeywordsResult
 from nextlong.recipe.keys import NEGATIVES, Compose
 from nextlong.retrieval.index import describe_recall
@@ -47,6 +48,7 @@ from nextlong.runs.statistics.stats import (
     AfterLast,
     Attention,
     Chunks,
+    ContextCounts,
     Corpus,
     Documents,
     InParts,
@@ -113,6 +115,7 @@ def compute(run: Run) -> Stats:
         corpus=_corpus(run),
         near_duplicates=_near_duplicates(run),
         tasks=_tasks(run, counting),
+        contexts=_contexts(run, counting),
         attention=Attention(
             work=attention.rank_work(document_lengths, per_row=sequences_per_row),
             exposure=attention.exposure(document_lengths),
@@ -221,6 +224,21 @@ def _tokens(run: Run, counting: Counting, whole_chunks: _WholeChunks) -> Tokens:
         meta_share=meta_share,
         chars_per_token=chars_per_token,
         cut_off=cut_off,
+    )
+
+
+def _contexts(run: Run, counting: Counting) -> ContextCounts | None:
+    found: list[ContextsResult] = []
+    for name, step in run.steps.items():
+        if name.startswith(ContextsFiles.step):
+            found += step.results(ContextsResult)
+    if not found:
+        return None
+    return ContextCounts(
+        documents=sum(part.documents for part in found),
+        anchors=sum(part.anchors for part in found),
+        candidates=sum(part.candidates for part in found),
+        contexts=counting.contexts,
     )
 
 

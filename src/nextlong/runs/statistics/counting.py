@@ -78,6 +78,7 @@ class Counting:
         # The inserted texts of tasks, by doc_id, and the sequences that have some.
         self.task_documents = Tally()
         self.task_sequences = 0
+        self.contexts = 0
 
         # For each sequence, (documents,): the tokens of each document, which attention
         # masks separate.
@@ -113,6 +114,7 @@ class Counting:
         self._count_chunks(block)
         self._count_negatives(negatives, num_sequences)
         self._count_documents_of_masks(block, lengths)
+        self.contexts += int(np.count_nonzero(block.roles == schemas.CONTEXT))
         tasks = block.of(schemas.TASK)
         self.task_documents.add(tasks.doc_ids)
         self.task_sequences += len(np.unique(tasks.sequence))

@@ -54,7 +54,7 @@ def statistics_step(run: Run) -> Step:
     return Step(
         name=STATISTICS,
         phase="measure",
-        version=17,
+        version=18,
         config={"sequences": run.recipe.compose.sequences},
         inputs=tuple(inputs),
         tasks=lambda _: tasks,

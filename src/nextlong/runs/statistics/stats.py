@@ -425,12 +425,27 @@ class Tasks:
 
 
 @dataclass(frozen=True)
+class ContextCounts:
+    """What a model looked at to find contexts, and how many there are in the sequences.
+
+    `anchors` are uncertain tokens of the scored `documents`, `candidates` chunks tried
+    for these documents.
+    """
+
+    documents: int
+    anchors: int
+    candidates: int
+    contexts: int
+
+
+@dataclass(frozen=True)
 class Stats:
     """A data set in numbers; `run` is what `nextlong.open` takes.
 
     `negatives` and `meta_chunks` are None where no document is extended, `similarity`
     where the method computes none, `distance_tokens` where no document is split,
-    `tasks` where the recipe inserts none, `dependence` where it does not verify it.
+    `tasks` where the recipe inserts none, `dependence` where it does not verify it,
+    `contexts` where the method needs none.
     """
 
     run: str
@@ -448,6 +463,7 @@ class Stats:
     corpus: Corpus
     near_duplicates: NearDuplicates
     tasks: Tasks | None
+    contexts: ContextCounts | None
     attention: Attention
     steps: tuple[StepCost, ...]
     warnings: tuple[DataWarning, ...]
