@@ -602,9 +602,9 @@ class Compose(Section):
     )
     verify_dependence: Annotated[float, Field(ge=0)] | None = keyed(
         None,
-        "keep only sequences whose meta-chunks need the earlier ones by more than this "
-        "(nats per token of words that only these have), by the model scorer.model; "
-        "null: keep all",
+        "keep only sequences in which the earlier meta-chunks lower the loss of the "
+        "later ones, by the model scorer.model, by more than this (nats per token, on "
+        "words that only the earlier ones have); null: keep all",
     )
     max_uses: Positive | None = keyed(
         None, "maximum number of sequences in which a chunk is a negative"
