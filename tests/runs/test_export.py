@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -31,6 +32,16 @@ def test_what_a_run_exported_is_not_written_again(own_run):
     before = {path.name for path in own_run.iterdir()}
     exported([own_run], formats=["parquet"])
     assert {path.name for path in own_run.iterdir()} == before
+
+
+def test_a_run_forgets_an_export_whose_folder_was_deleted(recipe_for, own_run):
+    exported([own_run], formats=["olmo"])
+    run = nextlong.open(own_run)
+    shutil.rmtree(run.steps["olmo"].folder)
+    with pytest.raises(RunError):
+        nextlong.open(own_run)
+    nextlong.run(recipe_for(own_run))
+    assert "olmo" not in nextlong.open(own_run).steps
 
 
 def test_chunks_of_validation_are_left_out_of_train(own_run):

@@ -280,10 +280,13 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
         steps = {name: step.folder.name for name, step in done.items()}
         if path.exists():
             before = _read(path)
-            # Exports of the same sequences stay part of the variant.
+            # Exports of the same sequences stay part of the variant, if their folders
+            # were not deleted.
             if before.steps.get("compose") == steps["compose"]:
                 made = before.made
-                steps = before.steps | steps
+                for step, folder in before.steps.items():
+                    if (run_dir / folder / store.MANIFEST).is_file():
+                        steps.setdefault(step, folder)
         # The recipe file beside the record has paths that start from its own folder.
         as_data = recipe.model_dump(mode="json")
         again = to_folder(as_data | {"name": None}, path.parent)

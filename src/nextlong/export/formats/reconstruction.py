@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import orjson
 
 from nextlong import schemas
-from nextlong.arrays import Int8s, Ints
+from nextlong.arrays import Floats, Int8s, Int32s, Ints, Objects
 from nextlong.artifacts.blocks import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
@@ -58,35 +58,51 @@ def _write(out: Path, blocks: Iterable[Resolved], _options: Options) -> ShardRes
     return ShardResult(rows=count)
 
 
+class _Spans(NamedTuple):
+    """The spans of a sequence, (n,) each."""
+
+    roles: Int8s
+    texts: Objects
+    groups: Int32s
+    scores: Floats
+    chunk_ids: Ints
+
+    def own(self) -> Ints:
+        """Return the spans of meta-chunks; without any, those of documents."""
+        metas = np.flatnonzero(self.roles == schemas.META)
+        return metas if len(metas) else np.flatnonzero(self.roles == schemas.DOCUMENT)
+
+
 def _task(block: Resolved, row: int) -> Json:
     """Return the task of a row, as TRL and verl read it."""
-    first, last = block.span_offsets[row : row + 2].tolist()
-    roles = block.roles[first:last]
-    texts = block.texts[first:last].tolist()
+    own_spans = slice(*block.span_offsets[row : row + 2].tolist())
+    spans = _Spans(*(getattr(block, name)[own_spans] for name in _Spans._fields))
     sequence_id = block.sequence_ids[row]
     rng = rng_for(0, "reconstruction", sequence_id)
-    hidden = _hidden_spans(roles, sequence_id, rng)
-    others = _distractors(hidden, block, first, last)
-    spans = [*hidden, *others]
-    order = rng.permutation(len(spans)).tolist()
-    numbers = {spans[index]: number for number, index in enumerate(order, start=1)}
+    hidden = _hidden_spans(spans, sequence_id, rng)
+    others = _distractors(hidden, spans)
+    offered = rng.permutation([*hidden, *others]).tolist()
+    numbers = {span: number for number, span in enumerate(offered, start=1)}
 
-    shown = list(texts)
+    shown = spans.texts.tolist()
     for place, span in enumerate(hidden, start=1):
-        end = "\n" if texts[span].endswith("\n") else ""
+        end = "\n" if shown[span].endswith("\n") else ""
         shown[span] = f"[MISSING {place}]{end}"
     for span in others:
         shown[span] = ""
-        if roles[span + 1 : span + 2].tolist() == [schemas.SEPARATOR]:
+        if spans.roles[span + 1 : span + 2].tolist() == [schemas.SEPARATOR]:
             shown[span + 1] = ""
-    for span in np.flatnonzero(np.isin(roles, (schemas.BOS, schemas.EOS))).tolist():
+    is_special = np.isin(spans.roles, (schemas.BOS, schemas.EOS))
+    for span in np.flatnonzero(is_special).tolist():
         shown[span] = ""
     options = [
-        f"[OPTION {number}]\n{texts[spans[index]].strip()}"
-        for number, index in enumerate(order, start=1)
+        f"[OPTION {number}]\n{spans.texts[span].strip()}"
+        for span, number in numbers.items()
     ]
     content = _PROMPT.format(text="".join(shown).strip(), options="\n\n".join(options))
-    chunk_ids = block.chunk_ids[first:last]
+    shown_chunks: list[int | None] = []
+    for span in spans.own().tolist():
+        shown_chunks.append(None if span in hidden else int(spans.chunk_ids[span]))
     return {
         "sequence_id": sequence_id,
         "data_source": "nextlong/reconstruction",
@@ -98,23 +114,17 @@ def _task(block: Resolved, row: int) -> Json:
         },
         "extra_info": {
             "domain": block.domains[row],
-            "option_chunk_ids": [int(chunk_ids[spans[index]]) for index in order],
-            "shown_chunk_ids": _shown_chunks(chunk_ids, roles, hidden),
+            "option_chunk_ids": spans.chunk_ids[offered].tolist(),
+            "shown_chunk_ids": shown_chunks,  # None for each missing one
         },
     }
 
 
-def _own_spans(roles: Int8s) -> Ints:
-    """Return the spans of meta-chunks; without any, those of documents."""
-    metas = np.flatnonzero(roles == schemas.META)
-    return metas if len(metas) else np.flatnonzero(roles == schemas.DOCUMENT)
-
-
 def _hidden_spans(
-    roles: Int8s, sequence_id: str, rng: np.random.Generator
+    spans: _Spans, sequence_id: str, rng: np.random.Generator
 ) -> list[int]:
     """Return the spans to hide, in order: at most every second chunk, not the first."""
-    own = _own_spans(roles)
+    own = spans.own()
     if len(own) < 2:
         raise ExportError(
             where=f"sequence {sequence_id}",
@@ -126,33 +136,20 @@ def _hidden_spans(
     return drawn
 
 
-def _distractors(
-    hidden: Sequence[int], block: Resolved, first: int, last: int
-) -> list[int]:
+def _distractors(hidden: Sequence[int], spans: _Spans) -> list[int]:
     """Return the spans of the negatives that are most similar to hidden meta-chunks."""
-    roles = block.roles[first:last]
-    texts = block.texts[first:last]
-    scores = block.scores[first:last]
-    negatives = np.flatnonzero(roles == schemas.NEGATIVE)
+    negatives = np.flatnonzero(spans.roles == schemas.NEGATIVE)
     # The last negative is cut. One that repeats a hidden chunk is no wrong option.
-    is_new = ~np.isin(texts[negatives].astype(str), texts[hidden].astype(str))
+    is_new = ~np.isin(
+        spans.texts[negatives].astype(str), spans.texts[hidden].astype(str)
+    )
     usable = negatives[:-1][is_new[:-1]]
     chosen: list[int] = []
     for span in hidden:
-        own = usable[block.groups[first:last][usable] == block.groups[first + span]]
-        best = own[np.argsort(-scores[own], kind="stable")[:_DISTRACTORS]]
+        own = usable[spans.groups[usable] == spans.groups[span]]
+        best = own[np.argsort(-spans.scores[own], kind="stable")[:_DISTRACTORS]]
         chosen += best.tolist()
     return chosen
-
-
-def _shown_chunks(
-    chunk_ids: Ints, roles: Int8s, hidden: Sequence[int]
-) -> list[int | None]:
-    """Return the own chunks in order, None for each missing one."""
-    shown: list[int | None] = []
-    for span in _own_spans(roles).tolist():
-        shown.append(None if span in hidden else int(chunk_ids[span]))
-    return shown
 
 
 def _close(folder: Path, _results: Sequence[Any]) -> None:
