@@ -422,12 +422,12 @@ def _stretches(run: Run) -> list[_Stretch]:
 def _leads(part: spans.Block, count: int) -> tuple[Ints, Ints]:
     """Return the document that each sequence is about, and its first chunk there.
 
-    It is the meta-document, else the document of its first chunk.
+    It is the meta-document or first document, else the document of its first chunk.
     """
     leads = np.full(count, schemas.NO_CHUNK, np.int64)
     first_chunks = np.full(count, schemas.NO_CHUNK, np.int64)
-    # Meta-chunks come second, and overwrite what the first chunk said.
-    for roles in (spans.CHUNK_ROLES, (schemas.META,)):
+    # What it is about comes second, and overwrites what the first chunk said.
+    for roles in (spans.CHUNK_ROLES, spans.ABOUT_ROLES):
         of_roles = part.of(*roles)
         rows, firsts = np.unique(of_roles.sequence, return_index=True)
         leads[rows] = of_roles.doc_ids[firsts]
@@ -438,7 +438,7 @@ def _leads(part: spans.Block, count: int) -> tuple[Ints, Ints]:
 def _mean_cosines(part: spans.Block, count: int) -> Doubles:
     """Return the mean cosine of each sequence; NaN where nothing has a cosine."""
     # Meta-chunks have none.
-    others = part.of(schemas.NEGATIVE, schemas.DOCUMENT)
+    others = part.of(schemas.NEGATIVE, schemas.DOCUMENT, schemas.CONTEXT)
     is_scored = np.isfinite(others.scores)
     rows = others.sequence[is_scored]
     sums = np.bincount(rows, weights=others.scores[is_scored], minlength=count)
