@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -86,23 +87,23 @@ def die(_ballast):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-LOADED = []  # processes, of this one and those that it was forked from
+LOADED = {}  # the process that loaded something, by name
 
 
-def load():
-    LOADED.append(os.getpid())
+def load(name):
+    LOADED[name] = os.getpid()
 
 
 def fail_to_load():
     raise CorpusError(where="corpus", problem="it is at fault", fix="mend it")
 
 
-def processes_that_loaded(_number):
-    return tuple(LOADED)
+def wait_for_file(path):
+    wait_for(path.exists)
 
 
-def own_process(_number):
-    return os.getpid()
+def process_that_loaded(name, _number):
+    return LOADED.get(name)
 
 
 def wait_for(condition):
@@ -298,26 +299,42 @@ def test_the_server_that_workers_are_forked_from_has_one_thread(monkeypatch):
     assert given == [["pyarrow", "nextlong.engine.shared_call"], "1"]
 
 
-def carried_out(executor, call):
-    return set(carry_out(executor, call, [(n,) for n in range(6)]))
+needs_memfd = pytest.mark.skipif(
+    not hasattr(os, "memfd_create"), reason="only Linux has it"
+)
+USES_SHARED = Resources(uses_shared=True)
 
 
-def release_workers(executor):
-    wait_for(lambda: executor._sharing is None or not executor._sharing.is_alive())
-    executor.release_memory()
+def loaders(executor, name):
+    calls = [(name, number) for number in range(6)]
+    return set(carry_out(executor, process_that_loaded, calls))
 
 
-@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has it")
-def test_later_workers_have_what_was_loaded_once_for_all_of_them():
+@needs_memfd
+def test_workers_have_what_was_loaded_once_for_all_of_them():
     with LocalExecutor(2) as executor:
-        executor.share(load)
-        assert carried_out(executor, processes_that_loaded) == {()}
-        release_workers(executor)
-        ((loader,),) = carried_out(executor, processes_that_loaded)
-        assert loader not in {os.getpid(), *carried_out(executor, own_process)}
+        executor.share(partial(load, "shared"))
+        assert executor.has_room(USES_SHARED)  # once it is loaded
+        (loader,) = loaders(executor, "shared")
+        workers = {pid for *_, pid in carry_out(executor, square, [(1,), (2,)])}
+        assert loader not in {None, os.getpid(), *workers}
         executor.share(fail_to_load)
-        release_workers(executor)
-        assert carried_out(executor, processes_that_loaded) == {(loader,)}
+        assert executor.has_room(USES_SHARED)
+        assert loaders(executor, "shared") == {loader}
+
+
+@needs_memfd
+def test_a_task_waits_for_what_is_being_loaded_and_others_run(tmp_path):
+    path = tmp_path / "loaded"
+    with LocalExecutor(2) as executor:
+        executor.share(partial(wait_for_file, path))
+        assert executor.has_room(Resources())
+        executor.submit(0, square, 3, resources=Resources(), label="step task 0")
+        assert not executor.has_room(USES_SHARED)
+        ((_, (number, *_)),) = executor.ended()
+        assert number == 3
+        path.touch()
+        assert executor.has_room(USES_SHARED)
 
 
 def test_each_gpu_is_handed_to_one_task_at_a_time():

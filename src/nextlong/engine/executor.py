@@ -42,12 +42,14 @@ Gpu = Literal["unused", "optional", "needed"]  # optional: used if the executor 
 class Resources:
     """What one task needs.
 
-    `at_once` limits how many tasks of the step run at the same time.
+    `at_once` limits how many tasks of the step run at the same time. A task that
+    `uses_shared` waits for what `Executor.share` loads.
     """
 
     cpus: float = 1.0
     gpu: Gpu = "unused"
     at_once: int | None = None
+    uses_shared: bool = False
 
 
 def usable_cpus() -> int:

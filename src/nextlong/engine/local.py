@@ -11,7 +11,6 @@ workers.
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import multiprocessing
 import os
@@ -45,6 +44,7 @@ from nextlong.errors import RunError
 # loading a tokenizer again takes longer than the steps of a small corpus and is
 # negligible in a large one, where the models of many steps would add up.
 _REUSABLE_MB = 50
+_WITHOUT_SHARED = -1
 _VMSTAT = Path("/proc/vmstat")
 _GUARD = "in a script, call nextlong.run under `if __name__ == '__main__':`"
 _KEPT = "finished steps are kept"
@@ -74,8 +74,8 @@ class LocalExecutor(Executor):
         self.cpus = cpus
         self._count_gpus = count_gpus
         self._preload = list(preload)
-        # The pool of all processors (key None), and one process per GPU, which keeps
-        # its model loaded.
+        # The pool of all processors (key None), the one before it if the server has
+        # shared something since, and one process per GPU, which keeps its model loaded.
         self._pools: dict[int | None, ProcessPoolExecutor] = {}
         self._grown_mb = 0.0  # largest memory growth of a worker since its start
         self._sharing: threading.Thread | None = None
@@ -100,6 +100,7 @@ class LocalExecutor(Executor):
         self._pools = {}
         self._running = {}
         self._grown_mb = 0.0
+        self._sharing = None
 
     def has_room(self, resources: Resources) -> bool:
         """Return whether a worker is free, or no more than all are busy.
@@ -107,6 +108,11 @@ class LocalExecutor(Executor):
         One spare task keeps workers from idling. A task that needs a GPU, or that
         `at_once` limits, is never a spare, because it would start where it must not.
         """
+        if resources.uses_shared and self._sharing is not None:
+            # Tasks of other steps run in the meantime.
+            if self._is_sharing() and self._running:
+                return False
+            self._sharing.join()
         if resources.gpu == "needed":
             return bool(self._free_gpus())
         spare = 1 if resources.at_once is None else 0
@@ -128,6 +134,10 @@ class LocalExecutor(Executor):
             gpu = self._free_gpus()[0]
             gpus = (gpu,)
         with held_back(), self._explained():
+            if self._sharing is not None and not self._is_sharing():
+                # Its workers lack what the server shares; they end their tasks.
+                self._pools[_WITHOUT_SHARED] = self._pools.pop(None)
+                self._sharing = None
             if gpu not in self._pools:
                 self._pools[gpu] = self._started_pool(1 if gpus else self.cpus)
             future = self._pools[gpu].submit(_with_growth, gpus, call, arguments)
@@ -178,18 +188,13 @@ class LocalExecutor(Executor):
         self._sharing = threading.Thread(target=waiting.start, daemon=True)
         self._sharing.start()
 
-    def release_memory(self) -> None:
-        """End workers whose memory has grown, or which lack what the server shares.
+    def _is_sharing(self) -> bool:
+        return self._sharing is not None and self._sharing.is_alive()
 
-        Later tasks start new ones.
-        """
-        if self._sharing is not None:
-            # New workers would wait for the server.
-            if self._sharing.is_alive():
-                return
-            self._sharing = None
-            self._close()
-        elif self._grown_mb > _REUSABLE_MB:
+    def release_memory(self) -> None:
+        """End the workers if their memory has grown; later tasks start new ones."""
+        # While the server is busy, new ones would wait for it.
+        if self._grown_mb > _REUSABLE_MB and not self._is_sharing():
             self._close()
 
     @contextmanager
@@ -244,7 +249,8 @@ def start_server(preload: Sequence[str]) -> None:
     It imports `preload` in the background.
     """
     global _request
-    variables = dict(ONE_THREAD)
+    # Arrow's own pool keeps what it has freed: 40 MB more in a worker that encodes.
+    variables = {**ONE_THREAD, "ARROW_DEFAULT_MEMORY_POOL": "system"}
     # A file without a name, which is gone with this process. Only Linux has it.
     if _request is None and hasattr(os, "memfd_create"):
         _request = os.memfd_create("shared-call")
@@ -294,9 +300,7 @@ def _with_growth(
     result = call_with_gpus(gpus, call, *arguments)
     grown_mb = _peak_mb() - _mb_at_start
     if grown_mb > _REUSABLE_MB:
-        # Only glibc has malloc_trim, which returns freed memory to the system.
-        with suppress(AttributeError):
-            ctypes.CDLL(None).malloc_trim(0)
+        shared_call.return_freed_memory()
     return result, grown_mb
 
 

@@ -9,8 +9,10 @@ other, so nothing is half loaded in a forked worker.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
+from contextlib import suppress
 from pathlib import Path
 
 VARIABLE = "NEXTLONG_SHARED_CALL"
@@ -23,6 +25,14 @@ def _make_requested_call() -> None:
         # Emptied first, so that no later worker asks again.
         os.truncate(request, 0)
         pickle.loads(pickled)()
+        return_freed_memory()
+
+
+def return_freed_memory() -> None:
+    """Return the memory that this process has freed to the system."""
+    # Only glibc has it.
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 if VARIABLE in os.environ:

@@ -53,6 +53,7 @@ from nextlong.artifacts.results import (
 )
 from nextlong.artifacts.sequence_files import read_tokenizer, without_options
 from nextlong.engine import store
+from nextlong.engine.executor import Resources
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
@@ -147,6 +148,7 @@ def tokenizer_step(
         tasks=tasks,
         result=TokenizerResult,
         check=check,
+        resources=Resources(uses_shared=True),
     )
 
 

@@ -239,6 +239,7 @@ def _components(tfidf: Any, *, dimensions: int, seed: int) -> Floats:
     basis_NW, _ = np.linalg.qr(rows_NW)
     del rows_NW
     projected_TW = tfidf.T @ basis_NW
+    del basis_NW
     # Products of all columns, in float64 because squares double the digits.
     gram_WW = np.zeros((width, width))
     for first in range(0, terms, _GRAM_ROWS):
