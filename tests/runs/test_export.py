@@ -35,13 +35,13 @@ def test_what_a_run_exported_is_not_written_again(own_run):
 
 
 def test_a_run_forgets_an_export_whose_folder_was_deleted(recipe_for, own_run):
-    exported([own_run], formats=["olmo"])
+    exported([own_run], formats=["mds"])
     run = nextlong.open(own_run)
-    shutil.rmtree(run.steps["olmo"].folder)
+    shutil.rmtree(run.steps["mds"].folder)
     with pytest.raises(RunError):
         nextlong.open(own_run)
     nextlong.run(recipe_for(own_run))
-    assert "olmo" not in nextlong.open(own_run).steps
+    assert "mds" not in nextlong.open(own_run).steps
 
 
 def test_chunks_of_validation_are_left_out_of_train(own_run):
