@@ -834,3 +834,10 @@ def test_the_reason_for_short_rows_is_one_that_holds(lengths, pack, cause):
     (warned,) = of_rows({"train": split}, lengths=lengths, pack=pack)
     assert warned.name == "empty-rows"
     assert cause in warned.message
+
+
+def test_documents_without_contexts_are_told_what_finds_more_of_them(sound):
+    found = changed(sound, {"yields.dropped": {DropReason.NO_CONTEXTS: 9}})
+    more = warnings._more_sequences(found)
+    assert "scorer.model" in more.fix_if_dropped
+    assert "compose.target_tokens" not in more.fix_if_fewer

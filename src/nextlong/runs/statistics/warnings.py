@@ -127,6 +127,10 @@ def _more_sequences(stats: Stats) -> _MoreSequences:
     )
     if 2 * dropped_as_long > sum(yields.dropped.values()):
         return _MoreSequences(LONGER, LONGER, _longer_sequences(stats))
+    without_contexts = yields.dropped.get(DropReason.NO_CONTEXTS, 0)
+    if 2 * without_contexts > sum(yields.dropped.values()):
+        fix = "use a better encoder or scorer.model, or raise the method's candidates"
+        return _MoreSequences(fix, f"{fix}, or add documents")
     if _is_max_uses_reached(stats):
         fix = "raise compose.max_uses or compose.draft_factor"
         composed = yields.drafts - yields.untried
