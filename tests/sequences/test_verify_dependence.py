@@ -11,7 +11,7 @@ import nextlong
 from nextlong import checks, schemas
 from nextlong.artifacts.results import ComposeFiles
 from nextlong.cli import main as cli_main
-from nextlong.errors import RecipeError
+from nextlong.errors import CorpusError, RecipeError
 from nextlong.recipe.keys import Scorer
 from nextlong.report.page import write as report
 from nextlong.runs.card import card_numbers
@@ -225,3 +225,14 @@ def test_unrelated_text_is_of_other_documents_and_the_same_for_a_key(runs):
     others = unrelated.text(used, chars=3000, key="a").split("\n")
     own = "\n".join(span for span in sequence.texts)
     assert not [line for line in others if len(line) > 60 and line in own]
+
+
+def test_a_sequence_of_all_documents_is_refused(runs):
+    _, plain = runs
+    shards = range(len(plain.corpus.chunks))
+    # More rows than a shard has documents.
+    rows = np.arange(10_000)
+    used = {one for shard in shards for one in schemas.pack_ids(shard, rows).tolist()}
+    with pytest.raises(CorpusError) as error:
+        Unrelated(plain.corpus).text(used, chars=1, key="a")
+    assert error.value.where == "sequence a"

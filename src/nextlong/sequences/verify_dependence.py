@@ -26,7 +26,7 @@ from nextlong.artifacts.corpus_files import CorpusFiles, count_chunks, documents
 from nextlong.artifacts.results import ComposeFiles, ComposeResult
 from nextlong.artifacts.sequence_files import SequenceFiles
 from nextlong.engine.step import Artifacts, ShardFiles, Step, StepFiles, Task
-from nextlong.errors import RecipeError
+from nextlong.errors import CorpusError, RecipeError
 from nextlong.recipe.keys import Compose, Scorer
 from nextlong.retrieval.surprisal import (
     SurprisalModel,
@@ -282,7 +282,8 @@ class Unrelated:
     def text(self, used: set[int], *, chars: float, key: str) -> str:
         """Return random chunks of documents that are not `used`, of so many characters.
 
-        Fewer, or none, if the corpus has hardly any other document.
+        Fewer if the corpus has hardly any other document; raises CorpusError if it has
+        none.
         """
         pieces: list[str] = []
         length = 0
@@ -294,6 +295,13 @@ class Unrelated:
             length += len(pieces[-1])
             if length >= chars:
                 break
+        if not pieces:
+            raise CorpusError(
+                where=f"sequence {key}",
+                problem="it has text of all documents, so none is left to replace what "
+                "its meta-chunks may depend on",
+                fix="add documents, or lower compose.target_tokens",
+            )
         return "\n".join(pieces)
 
     def _random_chunks(self, key: str) -> Iterator[int]:
