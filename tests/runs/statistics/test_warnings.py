@@ -837,7 +837,7 @@ def test_the_reason_for_short_rows_is_one_that_holds(lengths, pack, cause):
 
 
 def test_documents_without_contexts_are_told_what_finds_more_of_them(sound):
-    found = changed(sound, {"yields.dropped": {DropReason.NO_CONTEXTS: 9}})
+    found = changed(sound(), {"yields.dropped": {DropReason.NO_CONTEXTS: 9}})
     more = warnings._more_sequences(found)
     assert "scorer.model" in more.fix_if_dropped
     assert "compose.target_tokens" not in more.fix_if_fewer
