@@ -159,3 +159,15 @@ def test_a_phase_that_runs_again_is_told_again(tmp_path):
         with SerialExecutor() as executor:
             run_steps([drafted], run_dir=tmp_path, executor=executor, reporter=reporter)
     assert len(re.findall("✓ compose", sink.getvalue())) == 2
+
+
+def test_the_number_of_an_earlier_variant_is_not_told(tmp_path):
+    sink = io.StringIO()
+    reporter = PhaseLines(Console(file=sink, width=100), OUTCOMES)
+    for name in ("mine", "keywords"):
+        steps = [step(name, "search")]
+        with SerialExecutor() as executor:
+            run_steps(steps, run_dir=tmp_path, executor=executor, reporter=reporter)
+    first, second = sink.getvalue().splitlines()
+    assert first.endswith("1 of mine")
+    assert "mine" not in second

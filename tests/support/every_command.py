@@ -96,7 +96,9 @@ def every_command(folder, few_run, few_recipe, monkeypatch):
     monkeypatch.setattr(demo, "run_recipe", serial)
     monkeypatch.setattr(verify_dependence, "load_scorer", lambda _: CopyingModel())
     monkeypatch.setattr(checks, "check_scorer", lambda *_, **__: None)
-    verified = ("--set", "compose.verify_dependence=0", "--set", "executor=serial")
+    # One sequence, so that no further attempt leaves what `gc` finds.
+    verified = ["--set", "compose.verify_dependence=0", "--set", "executor=serial"]
+    verified += ["--set", "compose.sequences=1"]
     monkeypatch.chdir(folder)
     return {
         "demo": ["demo", "--dir", "d"],

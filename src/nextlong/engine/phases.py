@@ -34,6 +34,7 @@ class _Phase:
         self._begin()
 
     def _begin(self) -> None:
+        self.steps: set[str] = set()  # announced since it began
         self.unfinished: set[str] = set()
         self.finished_tasks = 0
         self.seconds = 0.0
@@ -57,6 +58,7 @@ class _Phase:
         if self.is_told:
             self._begin()
         self.is_told = False
+        self.steps.add(step)
         self.unfinished.add(step)
         # Until its tasks are known.
         self._tasks[step] = 1
@@ -136,7 +138,8 @@ class PhaseLines(Lines):
 
     def _outcome(self, phase: _Phase) -> str:
         for step, outcome in self._outcomes.get(phase.name, {}).items():
-            if step in self._done:
+            # Others may be of an earlier variant of a sweep.
+            if step in self._done and step in phase.steps:
                 return outcome(self._done[step])
         return ""
 

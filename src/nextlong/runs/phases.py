@@ -9,6 +9,7 @@ from nextlong.artifacts.results import ChunkResult, ComposeResult
 from nextlong.engine.phases import Outcomes
 from nextlong.engine.step import Artifact
 from nextlong.export.arrange import RowsResult
+from nextlong.methods.contexts import ContextsResult
 from nextlong.methods.keywords import KeywordsResult
 from nextlong.methods.topics import TopicsResult
 from nextlong.retrieval.embed import EmbedResult
@@ -43,6 +44,13 @@ def _keywords(done: Artifact) -> str:
     return f"keywords of {counted(documents, 'document')}"
 
 
+def _contexts(done: Artifact) -> str:
+    parts = done.results(ContextsResult)
+    anchors = counted(sum(part.anchors for part in parts), "uncertain token")
+    documents = counted(sum(part.documents for part in parts), "document")
+    return f"{anchors} of {documents}"
+
+
 def _topics(done: Artifact) -> str:
     return counted(done.result(TopicsResult).topics, "topic")
 
@@ -73,6 +81,7 @@ PHASES: Final[Mapping[str, Outcomes]] = {
         "neighbours": _neighbours,
         "keywords": _keywords,
         "topics": _topics,
+        "contexts": _contexts,
     },
     "compose": {"compose": _composed},
     "write": {"rows": _arranged},
