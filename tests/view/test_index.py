@@ -205,6 +205,14 @@ def test_where_nothing_can_be_written_the_index_lasts_as_long_as_the_viewer(own)
     assert not folder.exists()
 
 
+def test_fewer_of_the_same_sequences_have_an_index_of_their_own(own):
+    assert made(own).values.shape == (len(SORTS), 12)
+    fewer = nextlong.open(own.path)
+    fewer.sequences_per_part = [1, *[0] * (len(own.sequences_per_part) - 1)]
+    assert made(fewer).values.shape == (len(SORTS), 1)
+    check_whole(made(own), own)
+
+
 def test_another_variant_has_an_index_of_its_own(own, few_recipe):
     made(own)
     nextlong.run(few_recipe(own.path, "name=few"))

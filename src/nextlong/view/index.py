@@ -100,8 +100,9 @@ class RunIndex:
         self.leads = np.empty(total, np.int64)
         self.first_chunks = np.empty(total, np.int64)
 
+        # Variants of the same composed sequences may take different numbers of them.
         fingerprint = run.variant.steps["compose"].rpartition("-")[2]
-        name = f"{fingerprint}-{_VERSION}"
+        name = f"{fingerprint}-{total}-{_VERSION}"
         self._folder = run.path / SEARCH_INDEX / name
         self.is_temporary = False  # whether its files last only as long as the viewer
         self._making: Iterator[Progress] | None = None
