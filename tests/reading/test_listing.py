@@ -153,7 +153,7 @@ def test_saved_dataset_with_a_missing_file_is_refused(tmp_path):
         ("missing.jsonl", "missing.jsonl' does not exist"),
         ("*.parquet", r"\*.parquet' matches no file"),
         ("*.bin", "no file of a supported format, only files such as 'x.bin'"),
-        ("x.bin", "no file of a supported format"),
+        ("x.bin", "has an unsupported extension"),
         ("empty", "empty' is an empty folder"),
     ],
 )

@@ -132,11 +132,14 @@ def test_a_csv_file_with_another_separator_is_refused_with_its_name(tmp_path, co
         ("missing.jsonl", "does not exist; correct the path"),
         ("*.md", "matches no file; check the pattern (** matches nested folders)"),
         ("empty", "is an empty folder; put files there (.jsonl, "),
-        ("x.bin", "has no file of a supported format, only files such as 'x.bin'; "),
+        ("*.bin", "has no file of a supported format, only files such as 'x.bin'; "),
+        ("x.bin", "has an unsupported extension; supported: .jsonl, "),
+        ("a.tar.gz", "is an archive of files; unpack it (tar -xf a.tar.gz) and name "),
     ],
 )
 def test_a_source_without_a_file_is_refused_with_its_key(tmp_path, path, message):
     (tmp_path / "x.bin").touch()
+    (tmp_path / "a.tar.gz").touch()
     (tmp_path / "empty").mkdir()
     with pytest.raises(CorpusError) as caught:
         list_files(Source(path=f"{tmp_path}/{path}"), where="ingest.sources[0].path")

@@ -16,6 +16,7 @@ import itertools
 import os
 import posixpath
 import re
+import shlex
 import stat
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -68,6 +69,16 @@ _SIDE_FILES: Final = frozenset(
 _ABOUT_FILES: Final = frozenset(
     {"readme.md", "readme.txt", "license.md", "license.txt"}
 )
+# Archives that people give for the files in them, and how to unpack them.
+_UNPACK: Final = {
+    ".zip": "unzip",
+    ".tar": "tar -xf",
+    ".tar.gz": "tar -xf",
+    ".tgz": "tar -xf",
+    ".tar.bz2": "tar -xf",
+    ".tar.xz": "tar -xf",
+    ".tar.zst": "tar -xf",
+}
 # Of the files in a run directory.
 _RUN_SUFFIXES: Final = (".json", ".jsonl", ".arrow", ".parquet", ".md")
 _FILE_KINDS: Final = {
@@ -154,18 +165,8 @@ def _find(source: Source, *, where: str) -> _Found:
         raise CorpusError(where=where, value=shown_path, problem=problem, fix=fix)
     kept = _of_known_formats(source, matched, kind)
     if not kept:
-        expected = "supported format"
-        if source.format != "auto":
-            expected = f"format {source.format!r}"
-        example = posixpath.basename(min(matched))
-        raise CorpusError(
-            where=where,
-            value=shown_path,
-            problem=f"has no file of a {expected}, only files such as {example!r}",
-            fix=f"supported: {known_suffixes()}; for other suffixes set "
-            f"ingest.sources[].format to one of {', '.join(input_formats())} (source "
-            "code: text)",
-        )
+        problem, fix = _why_unsupported(source, min(matched), kind)
+        raise CorpusError(where=where, value=shown_path, problem=problem, fix=fix)
     chosen = None
     if kind == "folder":
         names = {posixpath.relpath(path, base): path for path in kept}
@@ -187,6 +188,26 @@ def _find(source: Source, *, where: str) -> _Found:
         )
     files = {path: matched[path] for path in kept}
     return _Found(fs, base, files, key_and_path, chosen)
+
+
+def _why_unsupported(source: Source, path: str, kind: str) -> tuple[str, str]:
+    """Return why no file of a source is read, of which `path` is one, and the fix."""
+    name = posixpath.basename(path)
+    for suffix, command in _UNPACK.items():
+        if name.lower().endswith(suffix):
+            fix = f"unpack it ({command} {shlex.quote(name)}) and name its files"
+            return "is an archive of files", fix
+    expected = "supported format"
+    if source.format != "auto":
+        expected = f"format {source.format!r}"
+    problem = f"has no file of a {expected}, only files such as {name!r}"
+    if kind == "file":
+        problem = "has an unsupported extension"
+    formats = ", ".join(input_formats())
+    return problem, (
+        f"supported: {known_suffixes()}; for other suffixes set "
+        f"ingest.sources[].format to one of {formats} (source code: text)"
+    )
 
 
 def _why_no_file(source: Source, root: str, kind: str) -> tuple[str, str]:
