@@ -3,13 +3,15 @@
 The run is real as far as it can be in minutes: documents of invented words are
 ingested, embedded, searched, drafted, tokenized and composed; then the step that
 composes is carried out once more, through the engine, with a task that writes the real
-sequences over and over, until there are as many as asked for: first as they are, then
-with chunks drawn at random from the corpus. Files, manifests and the variant's record
-are those of any run.
+sequences over and over until there are as many as asked for. Files, manifests and the
+variant's record are those of any run. With --draw-chunks, all but the first sequences
+have chunks drawn at random from the corpus, so that a search has something to search;
+the report refuses such sequences, so only the viewer is measured.
 
     python bench/view.py --out .bench/view
     python bench/view.py --out .bench/million --sequences 1000000 --tokens 4096
-    python bench/view.py --out .bench/own --corpus FOLDER --words supply '"market price"'
+    python bench/view.py --out .bench/search --sequences 1000000 --tokens 4096 \
+        --draw-chunks --corpus FOLDER --words government '"market price"'
 
 The report is measured as a command (`measure.py`), the viewer over HTTP from its first
 request on, and, where playwright and Chromium are installed, by the browser's own first
@@ -25,7 +27,6 @@ import json
 import os
 import random
 import re
-import resource
 import shutil
 import statistics
 import subprocess
@@ -83,6 +84,8 @@ def recipe_of(folder: Path, corpus: Path, tokens: int) -> Recipe:
     plain = {
         "run_dir": str(folder / "run"),
         "name": "real",
+        # `measure` waits for all child processes, and workers would stay.
+        "executor": "serial",
         "ingest": {
             "sources": [{"path": str(corpus), "name": "bench"}],
             "shard_mb": 2,
@@ -99,14 +102,17 @@ def recipe_of(folder: Path, corpus: Path, tokens: int) -> Recipe:
 def repeated(
     out: Path, *, sources: list[Path], chunks: list[Path], sequences: int
 ) -> ComposeResult:
-    """Write the sequences of some files over and over, each with its own name and chunks; a task of the compose step."""
+    """Write the sequences of some files over and over, each with a name of its own; a task of the compose step.
+
+    All but the first have chunks drawn from the files `chunks`, if there are any.
+    """
     batches = [batch for path in sources for batch in _batches(path)]
     field = schemas.SEQUENCES.get_field_index("chunk_id")
     of_shards = [
         schemas.pack_ids(shard, np.arange(corpus_files.count_chunks(path)))
         for shard, path in enumerate(chunks)
     ]
-    every_chunk = np.concatenate(of_shards)
+    every_chunk = np.concatenate([np.empty(0, np.int64), *of_shards])
     rng = np.random.default_rng(7)
     with (
         pa.OSFile(f"{out}.sequences.arrow", "wb") as sink,
@@ -116,7 +122,7 @@ def repeated(
             batch = batches[number % len(batches)]
             names = pa.array([f"{batch.column('sequence_id')[0].as_py()}-{number}"])
             batch = batch.set_column(0, schemas.SEQUENCES.field("sequence_id"), names)
-            if number >= len(batches):
+            if number >= len(batches) and len(every_chunk):
                 ids = batch.column(field).values.to_numpy()
                 drawn = rng.choice(every_chunk, len(ids))
                 ids = np.where(ids == schemas.NO_CHUNK, ids, drawn)
@@ -139,29 +145,30 @@ def _batches(path: Path) -> Iterator[pa.RecordBatch]:
         )
 
 
-def make(folder: Path, corpus: Path | None, sequences: int, tokens: int) -> str:
+def make(folder: Path, asked: argparse.Namespace) -> str:
     """Make the run, unless it is there; return what opens it."""
+    corpus, sequences = asked.corpus, asked.sequences
     folder.mkdir(parents=True, exist_ok=True)
     if corpus is None:
         corpus = folder / "corpus.jsonl"
         if not corpus.exists():
             write_corpus(corpus)
-    recipe = recipe_of(folder, corpus.absolute(), tokens)
+    recipe = recipe_of(folder, corpus.absolute(), asked.tokens)
     done = dict(nextlong.run(recipe).steps)
-    name = f"of-{sequences}"
+    name = f"of-{sequences}" + "-drawn" * asked.draw_chunks
     if name not in variant_records.names(folder / "run"):
         compose = done["compose"]
         inputs = tuple(Step.of(done[own]) for own in compose.manifest["inputs"])
         task = partial(
             repeated,
             sources=ComposeFiles(compose).sequences,
-            chunks=chunk_files(done).chunks,
+            chunks=list(chunk_files(done).chunks) if asked.draw_chunks else [],
             sequences=sequences,
         )
         step = Step(
             "compose",
             compose.manifest["version"],
-            {**compose.manifest["config"], "repeated": sequences},
+            {**compose.manifest["config"], "repeated": name},
             inputs,
             lambda _: [task],
         )
@@ -206,7 +213,7 @@ class Viewer(NamedTuple):
     def complete(self, path: str) -> tuple[float, float]:
         """Ask for a page until it is complete; return how long that takes, and the CPU time, in ms."""
         began, cpu = time.perf_counter(), self._cpu()
-        while b" data-searching>" in self.page(path):
+        while b'id="results" data-searching' in self.page(path):
             pass
         return 1000 * (time.perf_counter() - began), 1000 * (self._cpu() - cpu)
 
@@ -301,6 +308,21 @@ def pages(
     }
 
 
+def measure_report(run: str, page: Path) -> None:
+    """Print what writing the report takes."""
+    command = [sys.executable, "-m", "nextlong", "report", run, "-o", str(page)]
+    report = measure(command)
+    if report.rc:
+        raise RuntimeError(report.stderr)
+    size = page.stat().st_size / 1e6
+    cpu = report.processor_seconds
+    print(
+        f"report: {report.seconds:.1f} s ({cpu:.1f} s of a core), "
+        f"{report.peak_mb:.0f} MB ({report.memory}), page of {size:.1f} MB",
+        flush=True,
+    )
+
+
 def main() -> None:
     """Make the run and print what was measured."""
     parser = argparse.ArgumentParser(
@@ -310,34 +332,16 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, help="a folder of documents of your own")
     parser.add_argument("--sequences", type=int, default=10_000)
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of each sequence")
+    parser.add_argument("--draw-chunks", action="store_true")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument(
         "--words", nargs="+", default=["bade", "kilo", '"ga me"'], help="to search for"
     )
     asked = parser.parse_args()
-    run = make(asked.out.absolute(), asked.corpus, asked.sequences, asked.tokens)
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    report = measure(
-        [
-            sys.executable,
-            "-m",
-            "nextlong",
-            "report",
-            run,
-            "-o",
-            str(asked.out / "report.html"),
-        ]
-    )
-    if report.rc:
-        raise RuntimeError(report.stderr)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    size = (asked.out / "report.html").stat().st_size / 1e6
-    told = f"report: {report.seconds:.1f} s ({cpu:.1f} s of a core), {report.peak_mb:.0f} MB ({report.memory})"
-    print(
-        f"load: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores\n{told}, page of {size:.1f} MB",
-        flush=True,
-    )
+    run = make(asked.out.absolute(), asked)
+    print(f"load: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores", flush=True)
+    if not asked.draw_chunks:
+        measure_report(run, asked.out / "report.html")
     draw, variant = random.Random(1), run.rpartition("@")[2]
     folder = asked.out / "run" / SEARCH_INDEX
     shutil.rmtree(folder, ignore_errors=True)
