@@ -211,6 +211,7 @@ def exact_cosines(
     counts = [len(row) for row in ids]
     bounds = np.cumsum([0, *counts]).tolist()
     buffer_shape = (min(_SCORED_ROWS, len(entries)), queries_QD.shape[1])
+    float16_BD = np.empty(buffer_shape, np.float16)
     float32_BD = np.empty(buffer_shape, np.float32)
     float64_BD = np.empty(buffer_shape, np.float64)
     cosines = []
@@ -220,7 +221,10 @@ def exact_cosines(
         for first in range(low, high, _SCORED_ROWS):
             last = min(high, first + _SCORED_ROWS)
             count = last - first
-            widen(rows_RD[back[first:last]], float32_BD[:count])
+            # Without `clip`, NumPy copies what it takes once more.
+            taken = float16_BD[:count]
+            np.take(rows_RD, back[first:last], axis=0, out=taken, mode="clip")
+            widen(taken, float32_BD[:count])
             float64_BD[:count] = float32_BD[:count]
             products[first - low : last - low] = float64_BD[:count] @ query_D
         cosines.append(products)
