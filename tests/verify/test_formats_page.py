@@ -1,4 +1,4 @@
-"""The Python snippets of docs/formats.md, run beside an exported run; those of other trainers' libraries run in tests/readers."""
+"""The Python snippets of docs/formats.md about one format each, run beside an exported run; those of other trainers' libraries run in tests/readers."""
 
 import re
 import shutil
@@ -12,10 +12,13 @@ PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 
 
 def snippets():
-    """Return the blocks of Python by the format whose folder they read."""
-    blocks = re.findall(
-        r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL
-    )
+    """Return the blocks of Python by the format whose folder they read.
+
+    Those of the section about `RUN/data` are tested in tests/test_formats_page.py.
+    """
+    _, _, page = PAGE.read_text("utf-8").partition("## RUN/data: ")
+    _, _, formats = page.partition("\n## ")
+    blocks = re.findall(r"```python\n(.*?)```", formats, flags=re.DOTALL)
     return {re.search(r"RUN/data/(\w+)", block)[1]: block for block in blocks}
 
 
