@@ -165,8 +165,9 @@ class _Proposal:
 
     def __str__(self) -> str:
         uses = self.sequences * self.target_tokens / self.tokens
+        documents = counted(round(self.documents), "document")
         message = (
-            f"about {self.documents:,.0f} documents with {self.tokens:,.0f} tokens: "
+            f"about {documents} with {self.tokens:,.0f} tokens: "
             f"{counted(self.sequences, 'sequence')} of {self.target_tokens:,} tokens, "
             f"each chunk used {uses:.1f} times on average"
         )
