@@ -22,6 +22,9 @@ def held(texts, term):
 @given(TEXTS, TERMS, st.data())
 @example(["Straße", "STRASSE", "straẞe"], "SS", None)
 @example(["Καλός", "ΚΑΛΌΣ"], "λόσ", None)
+@example(["\u0390"], "\u1fd3", None)
+@example(["\u1fe3"], "\u03b0", None)
+@example(["\ufb05"], "\ufb06", None)
 def test_no_text_is_missed_and_for_a_word_none_is_added(texts, term, data):
     if data is not None and texts:
         # A part of a text, so that something is found.

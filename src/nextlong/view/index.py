@@ -44,7 +44,7 @@ from nextlong.view import documents, words
 SORTS: Final = ("cosine", "chunks", "documents", "share")
 
 # Rises when the content of a file changes, so that old ones are not read.
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SEQUENCES_FILE: Final = "sequences.arrow"
 _CHUNKS_FILE: Final = "chunks.arrow"
 _WORDS_FILE: Final = "words.arrow"

@@ -101,7 +101,10 @@ def fold(text: str) -> str:
 
 @lru_cache(maxsize=1 << 16)
 def _fold_character(character: str) -> str:
+    # First, because the lower case of these is one character, but not the equal one.
+    if character in _EQUAL:
+        return _EQUAL[character]
     for folded in (character.casefold(), character.lower()):
         if len(folded) == 1:
             return folded
-    return _EQUAL.get(character, character)
+    return character
