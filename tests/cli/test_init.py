@@ -467,7 +467,7 @@ def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_giv
     pages_note, *problems = others
     assert pages_note.startswith("s: a.html, b.html, c.html and 3 more: ")
     files = [
-        ("a.csv", "has another encoding)"),
+        ("a.csv", "a.csv > NEW.csv"),
         ("a.html", "'nextlong[web]' (also b.html, c.html, d.html and 2 more)"),
         ("a.json", "a.json > a.jsonl (also b.json, c.json, d.json and 2 more)"),
     ]

@@ -301,7 +301,7 @@ def test_a_data_set_takes_the_variant_that_is_named(three):
 
     assert len(SequenceDataset(three)[0]["input_ids"]) == 1024
     assert len(SequenceDataset(f"{three}@short")[0]["input_ids"]) == 512
-    with pytest.raises(RunError, match="not mix"):
+    with pytest.raises(RunError, match="1,025 tokens"):
         SequenceDataset([f"{three}@base", f"{three}@formats-torchtitan"])
 
 

@@ -104,10 +104,13 @@ QUOTED = '"id";"text"\n"1";"a text, with a comma"\n'
 COMMA_IN_A_NAME = 'id;title, short;text\n1;a;"a text"\n'
 
 
-@pytest.mark.parametrize("content", ["id;text\n1;x\n", QUOTED, COMMA_IN_A_NAME])
-def test_a_csv_file_with_another_separator_is_refused_with_its_name(tmp_path, content):
+@pytest.mark.parametrize("encoding", ["utf-8", "cp1252"])
+@pytest.mark.parametrize("content", ["id;text\n1;ä x\n", QUOTED, COMMA_IN_A_NAME])
+def test_a_csv_file_with_another_separator_is_refused_with_its_name(
+    tmp_path, content, encoding
+):
     path = tmp_path / "a.csv"
-    path.write_text(content)
+    path.write_text(content, encoding=encoding)
     source = Source(path=str(path))
     (file,) = list_files(source, where="path")
     with pytest.raises(CorpusError) as caught:
@@ -117,13 +120,13 @@ def test_a_csv_file_with_another_separator_is_refused_with_its_name(tmp_path, co
         f"{path}: the delimiter is ';' instead of ','; rewrite it with commas: python -c"
     )
     # The command of the message makes the file readable.
-    command = told.partition("commas: ")[2].partition(" (replace")[0]
+    command = told.partition("commas: ")[2]
     python = shlex.quote(sys.executable)
     subprocess.run(command.replace("python", python, 1), shell=True, cwd=tmp_path)
-    rewritten = Source(path=str(tmp_path / "NEW.csv"))
+    rewritten = Source(path=str(tmp_path / "NEW.csv"), encoding=encoding)
     (file,) = list_files(rewritten, where="path")
     (record,) = list(read_records(FilePart(file), rewritten, max_document_chars=1000))
-    assert record.text in ("x", "a text, with a comma", "a text")
+    assert record.text in ("ä x", "a text, with a comma", "a text")
 
 
 @pytest.mark.parametrize(

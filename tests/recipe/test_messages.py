@@ -163,7 +163,10 @@ def test_a_wrong_value_is_named_with_its_key_and_what_it_must_be(override, messa
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("chunk.max_char=3", "unknown key 'chunk.max_char'; did you mean 'max_chars'?"),
+        (
+            "chunk.max_char=3",
+            "unknown key 'chunk.max_char'; did you mean 'chunk.max_chars'?",
+        ),
         (
             "target_tokens=8192",
             "unknown key 'target_tokens'; did you mean 'compose.target_tokens'?",
@@ -187,15 +190,15 @@ def test_a_wrong_value_is_named_with_its_key_and_what_it_must_be(override, messa
         ("compse.fit=paper", "unknown key 'compse'; did you mean 'compose'?"),
         (
             "encoder.lsa.dimension=4",
-            "unknown key 'encoder.lsa.dimension'; did you mean 'dimensions'?",
+            "unknown key 'encoder.lsa.dimension'; did you mean 'encoder.lsa.dimensions'?",
         ),
         (
             "ingest.sources.0.pth=b",
-            "unknown key 'ingest.sources[0].pth'; did you mean 'path'?",
+            "unknown key 'ingest.sources[0].pth'; did you mean 'ingest.sources[0].path'?",
         ),
         (
             "decontaminate.file=a",
-            "unknown key 'decontaminate.file'; did you mean 'files'?",
+            "unknown key 'decontaminate.file'; did you mean 'decontaminate.files'?",
         ),
         (
             "mine.xyz=1",
@@ -212,7 +215,7 @@ def test_every_mistake_is_told_at_once():
     assert refusal("workers=0", "chunk.max_char=3", "seed=x").splitlines() == [
         "recipe: seed must be an integer (it is 'x')",
         "recipe: workers must be greater than 0 or 'auto' (it is 0)",
-        "recipe: unknown key 'chunk.max_char'; did you mean 'max_chars'?",
+        "recipe: unknown key 'chunk.max_char'; did you mean 'chunk.max_chars'?",
     ]
 
 

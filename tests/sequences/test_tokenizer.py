@@ -605,3 +605,8 @@ def test_a_tokenizer_that_changes_below_the_home_folder_makes_another_step(
         fingerprints.append(fingerprint())
     assert fingerprints[0] != fingerprints[1]
     assert fingerprint(engine="reference") == fingerprints[1]
+
+
+@pytest.mark.parametrize("source", ["-5", "gpt2-", "a--b", "x" * 120])
+def test_a_source_that_cannot_be_a_name_of_the_hub_has_no_known_ends(source):
+    assert stage.find_ends_of(recipe.Tokenizer(source=source)) is None

@@ -49,11 +49,12 @@ _SAMPLE_ROWS: Final = 256  # read at a time from a position
 # A longer field is treated as an unclosed quote.
 _MIN_FIELD_LIMIT_CHARS: Final = 64_000_000
 _DELIMITERS: Final = ";|\t,"
-# What a user runs to replace a delimiter.
+# What a user runs to replace a delimiter. Bytes that are not UTF-8 stay what they are.
 _REWRITE: Final = (
-    "import csv, sys; csv.field_size_limit(2**30); csv.writer(sys.stdout).writerows("
-    "csv.reader(open(sys.argv[1], newline='', encoding='utf-8-sig'), "
-    "delimiter='{delimiter}'))"
+    "import csv, sys; csv.field_size_limit(2**30); "
+    "coding = dict(newline='', encoding='utf-8', errors='surrogateescape'); "
+    "sys.stdout.reconfigure(**coding); csv.writer(sys.stdout).writerows("
+    "csv.reader(open(sys.argv[1], **coding), delimiter='{delimiter}'))"
 )
 _HEAD_BYTES: Final = 512
 _MAX_NAME_CHARS: Final = 500  # of a column; a longer one is a text
@@ -428,10 +429,8 @@ class _Delimited(InputFormat):
 
     def _wrong_delimiter(self, other: str, file: InputFile) -> CorpusError:
         code = _REWRITE.format(delimiter=other)
-        fix = (
-            f'rewrite it with commas: python -c "{code}" {shlex.quote(file.path)} > '
-            "NEW.csv (replace utf-8-sig if the file has another encoding)"
-        )
+        name = shlex.quote(file.path)
+        fix = f'rewrite it with commas: python -c "{code}" {name} > NEW.csv'
         if other == ",":
             fix = "set the source's format: csv"
         elif other == "\t":

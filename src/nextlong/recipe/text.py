@@ -602,7 +602,7 @@ def _unknown_key(
     loc: tuple[int | str, ...], root: type[BaseModel], methods: _Names
 ) -> str:
     """Return a line for a key that its section does not have, with similar ones."""
-    _, section = _walk(loc[:-1], root)
+    above, section = _walk(loc[:-1], root)
     key = str(loc[-1])
     # A method's section stands beside `compose`, not in it.
     at_top = {*root.model_fields, *methods()}
@@ -616,7 +616,8 @@ def _unknown_key(
     if not near and key in at_top:
         near = [key]
     if not near:
-        near = difflib.get_close_matches(key, known, n=1)
+        similar = difflib.get_close_matches(key, known, n=1)
+        near = [key_of([*above, name]) for name in similar]
     if not near:
         last_parts = {_last_part(dotted) for dotted in keys_below}
         similar = difflib.get_close_matches(key, last_parts, n=1)

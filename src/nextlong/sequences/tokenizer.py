@@ -814,15 +814,19 @@ def find_ends_of(config: recipe.Tokenizer) -> Ends | None:
     None if its files are not on this machine.
     """
     from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
 
     if config.source is None:
         return Ends(eos=END_OF_TEXT, eos_source="the tokenizer that is trained")
     path = local_path(config.source)
     if not path.is_file():
         # Look in the download cache only; nothing is requested from the Hub.
-        cached = try_to_load_from_cache(
-            config.source, "tokenizer.json", revision=config.revision
-        )
+        try:
+            cached = try_to_load_from_cache(
+                config.source, "tokenizer.json", revision=config.revision
+            )
+        except HFValidationError:  # no name of the Hub; `run` says so
+            return None
         if not isinstance(cached, str):
             return None
         path = Path(cached)
