@@ -520,7 +520,8 @@ def marked(view: View) -> str:
     # Marks are of the run directory, so all variants share them.
     run_dir = view.variants.run_dir
     marks = documents.read_marks(run_dir)
-    path = run_dir / documents.MARKS_FILE
+    # Absolute, because a relative path in a recipe starts from the recipe's folder.
+    path = run_dir.absolute() / documents.MARKS_FILE
     return view.page(
         "marks",
         "Marked as bad",
