@@ -21,6 +21,8 @@ from nextlong.engine.local import LocalExecutor
 from nextlong.errors import CorpusError, RunError
 
 PATIENCE_S = 60
+_PATHS = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+WITH_TESTS = os.environ | {"PYTHONPATH": _PATHS}
 
 PARENT = """
 import sys
@@ -30,6 +32,21 @@ from test_local import say_pid_and_wait
 if __name__ == "__main__":
     with LocalExecutor(2) as executor:
         list(carry_out(executor, say_pid_and_wait, [(sys.argv[1], number) for number in range(2)]))
+"""
+
+SHARING = """
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from nextlong.engine.local import LocalExecutor
+from test_local import USES_SHARED, fail_to_load
+if __name__ == "__main__":
+    calls = {"touch": Path(sys.argv[2]).touch, "fail": fail_to_load}
+    with LocalExecutor(1) as executor:
+        executor.share(calls[sys.argv[1]])
+        executor.submit(0, int, resources=USES_SHARED, label="step task 0")
+        print(dict(executor.ended()))
 """
 
 UNGUARDED = """
@@ -257,8 +274,7 @@ def test_workers_die_with_a_parent_that_was_killed(tmp_path):
     script.write_text(PARENT)
     parent = subprocess.Popen(
         [sys.executable, script, tmp_path],
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])},
+        env=WITH_TESTS,
     )
     try:
         wait_for(lambda: len(pids_in(tmp_path)) == 2)
@@ -314,12 +330,12 @@ def loaders(executor, name):
 def test_workers_have_what_was_loaded_once_for_all_of_them():
     with LocalExecutor(2) as executor:
         executor.share(partial(load, "shared"))
-        assert executor.has_room(USES_SHARED)  # once it is loaded
+        executor.submit(0, square, 3, resources=USES_SHARED, label="step task 0")
+        assert dict(executor.ended())[0][0] == 3
         (loader,) = loaders(executor, "shared")
         workers = {pid for *_, pid in carry_out(executor, square, [(1,), (2,)])}
         assert loader not in {None, os.getpid(), *workers}
         executor.share(fail_to_load)
-        assert executor.has_room(USES_SHARED)
         assert loaders(executor, "shared") == {loader}
 
 
@@ -333,8 +349,28 @@ def test_a_task_waits_for_what_is_being_loaded_and_others_run(tmp_path):
         assert not executor.has_room(USES_SHARED)
         ((_, (number, *_)),) = executor.ended()
         assert number == 3
-        path.touch()
         assert executor.has_room(USES_SHARED)
+        assert executor._sharing.is_alive()  # it has not waited
+        path.touch()
+        executor.submit(1, path.exists, resources=USES_SHARED, label="step task 1")
+        assert dict(executor.ended()) == {1: True}
+
+
+@needs_memfd
+@pytest.mark.parametrize("call", ["touch", "fail"])
+def test_the_first_executor_of_a_process_shares_and_prints_no_error(call, tmp_path):
+    script = tmp_path / "sharing.py"
+    script.write_text(SHARING)
+    path = tmp_path / "touched"
+    done = subprocess.run(
+        [sys.executable, str(script), call, str(path)],
+        env=WITH_TESTS,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert (done.stdout, done.stderr) == ("{0: 0}\n", "")
+    assert path.exists() == (call == "touch")
 
 
 def test_each_gpu_is_handed_to_one_task_at_a_time():

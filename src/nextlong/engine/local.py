@@ -108,11 +108,9 @@ class LocalExecutor(Executor):
         One spare task keeps workers from idling. A task that needs a GPU, or that
         `at_once` limits, is never a spare, because it would start where it must not.
         """
-        if resources.uses_shared and self._sharing is not None:
+        if resources.uses_shared and self._is_sharing() and self._running:
             # Tasks of other steps run in the meantime.
-            if self._is_sharing() and self._running:
-                return False
-            self._sharing.join()
+            return False
         if resources.gpu == "needed":
             return bool(self._free_gpus())
         spare = 1 if resources.at_once is None else 0
@@ -128,6 +126,8 @@ class LocalExecutor(Executor):
         self, key: int, call: Call, *arguments: object, resources: Resources, label: str
     ) -> None:
         """Start a task, in a pool of its own GPU if it needs one."""
+        if resources.uses_shared and self._sharing is not None:
+            self._sharing.join()
         gpu = None
         gpus: tuple[int, ...] = ()
         if resources.gpu == "needed":
@@ -176,6 +176,7 @@ class LocalExecutor(Executor):
 
     def share(self, call: Call) -> None:
         """Have the server make a call, once for all workers that it forks later."""
+        start_server(self._preload)
         if _request is None:
             return
         # Forked before, so that the first tasks do not wait for the call.

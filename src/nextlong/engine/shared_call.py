@@ -1,7 +1,7 @@
 """Make a call in the process that workers are forked from, so that they share memory.
 
 In:  a call that another process has written to the file that `VARIABLE` names.
-Out: the call is made once, before the next worker is forked.
+Out: the call is made once, before the next worker is forked. Its errors are ignored.
 
 The fork server imports this module. It has one thread and serves one request after the
 other, so nothing is half loaded in a forked worker.
@@ -9,7 +9,11 @@ other, so nothing is half loaded in a forked worker.
 
 from __future__ import annotations
 
+# These two hold locks while a process forks: first imported by the call, which runs
+# then, they would release locks that they have not taken.
+import concurrent.futures.thread  # noqa: F401
 import ctypes
+import logging  # noqa: F401
 import os
 import pickle
 from contextlib import suppress
@@ -24,7 +28,10 @@ def _make_requested_call() -> None:
     if pickled:
         # Emptied first, so that no later worker asks again.
         os.truncate(request, 0)
-        pickle.loads(pickled)()
+        # Python would print an error here as ignored; the tasks that load the same
+        # report it. The panic of a library in Rust is no Exception.
+        with suppress(BaseException):
+            pickle.loads(pickled)()
         return_freed_memory()
 
 

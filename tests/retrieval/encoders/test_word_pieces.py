@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.bert_like_tokenizer import bert_like
 from tests.support.llama_like_tokenizer import TEXT, llama_like
+from tokenizers import AddedToken
 
 from nextlong.retrieval.encoders import word_pieces
 from nextlong.retrieval.encoders.word_pieces import BertWords, WordPieces, cut
@@ -133,3 +134,6 @@ def test_other_tokenizers_than_berts_are_not_cut():
     added = bert_like()
     added.add_tokens(["the tide"])
     assert not BertWords.takes(added)
+    of_words = bert_like()
+    of_words.add_tokens([AddedToken("[tide]", single_word=True)])
+    assert not BertWords.takes(of_words)

@@ -182,14 +182,17 @@ class BertWords(_KnownPieces):
         parts = json.loads(tokenizer.to_str())
         normalizer = parts["normalizer"] or {}
         pre_tokenizer = parts["pre_tokenizer"] or {}
-        added = [token["content"] for token in parts["added_tokens"]]
+        added = parts["added_tokens"]
+        names = [token["content"] for token in added]
         return (
             normalizer.get("type") == "BertNormalizer"
             and normalizer["handle_chinese_chars"]
             and pre_tokenizer.get("type") == "BertPreTokenizer"
-            and _SEPARATOR in added
-            # They are found before a text is cut, so none may be cut here.
-            and all(_BRACKETED.fullmatch(name) for name in added)
+            and _SEPARATOR in names
+            # They are found before a text is cut, so none may be cut here,
+            and all(_BRACKETED.fullmatch(name) for name in names)
+            # nor depend on what is beside it.
+            and not any(token["single_word"] for token in added)
         )
 
     def means(self, texts: Sequence[str]) -> Floats:
