@@ -83,29 +83,43 @@ def naive(tokens, found, *, enough, distractors):
     waiting = naive_units(found, hashes, distractors=distractors)
     drafts = []
     while True:
-        made, filled, unused = [], 0, []
-        for name, chunks in waiting:
-            whole = [part[0] for part in made if part[3] == DOCUMENT]
-            chunks_left = [
-                part for part in chunks if part not in made and part[0] not in whole
-            ]
-            contexts = [part for part in chunks_left if part[3] == CONTEXT]
-            is_there = any(part[0] == name for part in made)
-            if filled >= enough or is_there or not contexts:
-                unused.append((name, chunks))
-                continue
-            before = [contexts[0], *(one for one in chunks_left if one != contexts[0])]
-            room = enough - filled - CHUNKS * tokens[name]
-            while (
-                len(before) > 1 and sum(tokens[one[0]] for one in before[:-1]) >= room
-            ):
-                before.pop()
-            made += [*before, (name, 0, CHUNKS, DOCUMENT)]
+        made, filled, used = [], 0, set()
+        while filled < enough:
+            ends = []
+            for name, chunks in waiting:
+                before = naive_chunks(made, name, chunks)
+                if name in used or not before:
+                    continue
+                room = enough - filled
+                size = CHUNKS * tokens[name]
+                while len(before) > 1 and (
+                    sum(tokens[one[0]] for one in before) >= room
+                    or sum(tokens[one[0]] for one in before[:-1]) + size >= room
+                ):
+                    before.pop()
+                if sum(tokens[one[0]] for one in before) < room:
+                    made += [*before, (name, 0, CHUNKS, DOCUMENT)]
+                    used.add(name)
+                    break
+                ends.append(before)
+            else:
+                if not made or not ends:
+                    return drafts
+                made += ends[0]
             filled = sum(tokens[part[0]] * part[2] for part in made)
-        if filled < enough:
-            return drafts
         drafts.append(made)
-        waiting = unused
+        waiting = [unit for unit in waiting if unit[0] not in used]
+
+
+def naive_chunks(made, name, chunks):
+    """Return the chunks of a document that may follow these parts."""
+    whole = [part[0] for part in made if part[3] == DOCUMENT]
+    there = {part[:2] for part in made if part[3] != DOCUMENT}
+    left = [part for part in chunks if part[:2] not in there and part[0] not in whole]
+    contexts = [part for part in left if part[3] == CONTEXT]
+    if not contexts or any(part[0] == name for part in made):
+        return []
+    return [contexts[0], *(one for one in left if one != contexts[0])]
 
 
 @given(st.data())
@@ -160,6 +174,79 @@ def test_the_last_document_has_only_the_contexts_that_reach_the_end():
         (parts,) = parts_of(draft([10] * 5, found, enough=enough))
         assert len(parts) == contexts + 1
     assert not parts_of(draft([10] * 5, found, enough=71))
+
+
+def random_corpus(count=400):
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(100, 600, count).tolist()
+    found = {}
+    for name in range(count):
+        owners = [int(one) for one in rng.choice(count, 3, replace=False)]
+        chunks = [(owner, int(rng.integers(CHUNKS)), 0.5) for owner in owners]
+        found[name] = [one for one in chunks if one[0] != name]
+    return tokens, found
+
+
+@pytest.mark.parametrize("enough", [2048, 4096, 16384])
+def test_every_document_begins_in_its_sequence(enough):
+    tokens, found = random_corpus()
+    drafted = parts_of(draft(tokens, found, enough=enough))
+    assert drafted
+    used = []
+    for parts in drafted:
+        sizes = [count * tokens[document] for document, _, count, _ in parts]
+        starts = np.cumsum(sizes) - sizes
+        assert sum(sizes) >= enough
+        assert starts[-1] < enough
+        used += [part[0] for part in parts if part[3] == DOCUMENT]
+    # Documents are lost only by the last sequence, which was not filled.
+    assert len(set(used)) == len(used)
+    assert sum(CHUNKS * tokens[one] for one in set(range(400)) - set(used)) < 2 * enough
+
+
+def documents_of(drafted):
+    return [[part[0] for part in one if part[3] == DOCUMENT] for one in drafted]
+
+
+def test_a_document_that_does_not_fit_waits_while_another_one_fits():
+    # Behind document 0, 20 tokens are left: too few for a context of 30.
+    found = {0: [(3, 0, 0.5)], 1: [(4, 0, 0.5)], 2: [(3, 1, 0.5)]}
+    drafted = parts_of(draft([10, 10, 10, 10, 30], found, enough=60))
+    assert documents_of(drafted) == [[0, 2], [1]]
+
+
+def test_a_context_that_ends_a_sequence_serves_its_document_in_the_next_one():
+    found = {0: [(3, 0, 0.5)], 1: [(4, 0, 0.5)], 2: [(5, 0, 0.5)]}
+    drafted = parts_of(draft([10, 10, 10, 30, 30, 30], found, enough=70))
+    assert documents_of(drafted) == [[0], [1]]
+    first, second = drafted
+    assert first[-1] == second[0] == (4, 0, 1, CONTEXT)
+
+
+def test_no_more_than_100_documents_are_passed_over():
+    # Of the others, only one has a context that fits behind the first document.
+    count = 103
+    hashes = np.arange(1, count + 1, dtype=np.uint64)
+    order = np.argsort(keyed_hash(hashes, seed=SEED, stage="entropy")).tolist()
+    for place, ends_with_document in ((100, True), (101, False)):
+        tokens = [10] * count + [30, 10]
+        found = {name: [(count, 0, 0.5)] for name in order}
+        found[order[0]] = [(count + 1, 0, 0.5)]
+        found[order[place]] = [(count + 1, 1, 0.5)]
+        first = parts_of(draft(tokens, found, enough=60, sequences=1))[0]
+        assert (first[-1][3] == DOCUMENT) is ends_with_document
+
+
+def test_a_context_that_pushes_its_document_beyond_the_end_is_left_out():
+    found = {0: [(1, 0, 0.5), (2, 0, 0.5)], 3: [(4, 0, 0.5)]}
+    drafted = parts_of(draft([5, 10, 90, 40, 5], found, enough=100))
+    assert drafted
+    for parts in drafted:
+        assert (2, 0, 1, CONTEXT) not in parts or len(parts) == 2
+
+
+def test_contexts_as_long_as_a_sequence_give_none():
+    assert not parts_of(draft([10, 50], {0: [(1, 0, 0.5)]}, enough=50))
 
 
 def test_a_document_whose_chunk_stands_in_a_sequence_goes_to_the_next_one():

@@ -8,9 +8,13 @@ entropy at an uncertain token of a document by more than ε = 0.4 of it are its
 
 Ours: a sequence has exactly T tokens. It holds several documents, each behind its own
 contexts, until it is full; the last document has only as many contexts as reach T, and
-is cut there. A document without contexts is not used, and counted. A chunk is in a
-sequence once, so a later document has the context that stands there already in common;
-one that would need a chunk of itself goes to the next sequence.
+is cut there. A document begins before T: contexts that would push it beyond are left
+out, and if its first one alone does, the document is passed over for one of the next
+100 that fits. If none fits, that first context ends the sequence, and its document goes
+to the next one with all of its contexts. A document without contexts is not used, and
+counted. A chunk is in a sequence once, so a later document has the context that stands
+there already in common; one that would need a chunk of itself goes to the next
+sequence.
 
 `distractors` are ours as well: PolicyLong (arXiv 2604.07809) says that hard negatives,
 too, come from the current model's entropies, but its abstract, which is all that we
@@ -22,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -40,6 +44,10 @@ from nextlong.methods.base import (
 from nextlong.methods.contexts import Screening
 from nextlong.rng import rng_for, shuffled
 from nextlong.schemas import CONTEXT, DOCUMENT, NEGATIVE, Layout
+
+# Documents that are passed over for one that fits into the rest of a sequence. With no
+# limit, each sequence would look at all of them, and prefer the shortest contexts.
+_LOOK_AHEAD: Final = 100
 
 
 class Entropy(Screening):
@@ -65,18 +73,25 @@ class _Part(NamedTuple):
     document: int
     chunk: int  # its number in the document
     role: int
+    tokens: int
     cosine: float = np.nan
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Return what names the chunk in the corpus."""
+        return self.document, self.chunk
 
 
 class _Unit(NamedTuple):
-    """A document and the chunks before it."""
+    """The chunks before a document, and the document."""
 
-    document: int
     before: list[_Part]
+    whole: _Part
 
 
 class _EntropyMethod(DocumentMethod[Entropy]):
     name = "entropy"
+    version = 2  # every document that is used up begins in its sequence
     layout = Layout.SUPPORTED
     citation = Citation(
         key="jia2025entropylong",
@@ -99,10 +114,10 @@ class _EntropyMethod(DocumentMethod[Entropy]):
         waiting = deque(unit for unit in units if unit.before)
         drafts: list[Draft] = []
         while request.sequences is None or len(drafts) < request.sequences:
-            draft = _fill(waiting, documents, tokens=request.target_tokens)
-            if draft is None:
+            parts = _fill(waiting, tokens=request.target_tokens)
+            if parts is None:
                 break
-            drafts.append(draft)
+            drafts.append(_draft_of(parts, documents))
         return Drafted(
             drafts=drafts,
             limited=not found.are_all,
@@ -125,80 +140,129 @@ def _units(
         rng = rng_for(seed, "entropy.order", int(hashes[index]))
         before = []
         for place in rng.permutation(np.concatenate([contexts, negatives])).tolist():
+            owner = int(found.owners[first + place])
+            number = int(found.numbers[first + place])
+            chunk = documents.chunk_offsets[owner] + number
             before.append(
                 _Part(
-                    document=int(found.owners[first + place]),
-                    chunk=int(found.numbers[first + place]),
+                    document=owner,
+                    chunk=number,
                     role=NEGATIVE if reductions[place] < 0 else CONTEXT,
+                    tokens=int(documents.chunk_tokens[chunk]),
                     cosine=float(found.cosines[first + place]),
                 )
             )
-        yield _Unit(int(found.documents[index]), before)
+        document = int(found.documents[index])
+        whole = _Part(document, 0, DOCUMENT, int(documents.tokens[document]))
+        yield _Unit(before, whole)
 
 
-def _fill(
-    waiting: deque[_Unit], documents: CorpusArrays, *, tokens: int
-) -> Draft | None:
-    """Return a sequence of the first units that fill it; these no longer wait.
+class _Filling:
+    """A sequence that is being filled: its parts, and the tokens that are left."""
 
-    None if all of them do not fill one.
+    def __init__(self, tokens: int) -> None:
+        self.parts: list[_Part] = []
+        self.left = tokens
+        self._chunks: set[tuple[int, int]] = set()
+        self._documents: set[int] = set()
+        self._whole: set[int] = set()
+
+    def add(self, parts: Sequence[_Part]) -> None:
+        for part in parts:
+            self.parts.append(part)
+            self.left -= part.tokens
+            self._documents.add(part.document)
+            if part.role == DOCUMENT:
+                self._whole.add(part.document)
+            else:
+                self._chunks.add(part.key)
+
+    def placeable(self, unit: _Unit) -> list[_Part]:
+        """Return the chunks of a unit that may follow.
+
+        A context comes first, where a mask between documents begins. There are none if
+        no context may follow, or if a chunk of the unit's document stands here already.
+        """
+        before = []
+        for part in unit.before:
+            if part.key not in self._chunks and part.document not in self._whole:
+                before.append(part)
+        contexts = [part for part in before if part.role == CONTEXT]
+        if not contexts or unit.whole.document in self._documents:
+            return []
+        before.remove(contexts[0])
+        return [contexts[0], *before]
+
+
+def _fill(waiting: deque[_Unit], *, tokens: int) -> list[_Part] | None:
+    """Return the parts of a sequence of the first units that fill it.
+
+    Units of which the document is in it no longer wait. None if the units do not fill
+    a sequence.
     """
-    parts: list[_Part] = []
-    postponed: list[_Unit] = []
-    left = tokens
-    while waiting and left > 0:
-        unit = waiting.popleft()
-        before = _placeable(unit, parts)
+    filling = _Filling(tokens)
+    while filling.left > 0:
+        following = _following(waiting, filling)
+        if not following:
+            return None
+        filling.add(following)
+    return filling.parts
+
+
+def _following(waiting: deque[_Unit], filling: _Filling) -> list[_Part]:
+    """Return the parts that follow in a sequence; none if no unit gives any.
+
+    A unit is passed over if its document would begin beyond the end. If no other one
+    fits, its first context ends the sequence, and it waits for the next one as well.
+    """
+    ending: list[_Part] = []
+    passed = 0
+    for place, unit in enumerate(waiting):
+        before = _trimmed(filling.placeable(unit), unit.whole, left=filling.left)
         if not before:
-            postponed.append(unit)
             continue
-        whole = _Part(unit.document, 0, DOCUMENT)
-        added = [*before, whole]
-        sizes = [_tokens(part, documents) for part in added]
-        # The last document of a sequence has no more contexts than reach its end.
-        while len(added) > 2 and sum(sizes) - sizes[-2] >= left:
-            del added[-2], sizes[-2]
-        parts += added
-        left -= sum(sizes)
-    waiting.extendleft(reversed(postponed))
-    if left > 0:
-        return None
-    of_documents, chunks, roles, cosines = zip(*parts, strict=True)
-    numbers = np.array(of_documents)
-    is_whole = np.array(roles) == DOCUMENT
+        if _tokens(before) < filling.left:
+            del waiting[place]
+            return [*before, unit.whole]
+        # A sequence of a context alone would use up no unit, so drafting would not end.
+        if filling.parts:
+            ending = ending or before
+            passed += 1
+        if passed == _LOOK_AHEAD:
+            break
+    return ending
+
+
+def _trimmed(before: Sequence[_Part], whole: _Part, *, left: int) -> list[_Part]:
+    """Return the first chunks before a document, as many as a sequence has room for.
+
+    Without those that the document does not need to reach the end, and without those
+    that would push all of it beyond the end. The first chunk always stays.
+    """
+    kept = list(before)
+    while len(kept) > 1:
+        reaches = _tokens(kept[:-1]) + whole.tokens >= left
+        pushes_out = _tokens(kept) >= left
+        if not reaches and not pushes_out:
+            break
+        kept.pop()
+    return kept
+
+
+def _tokens(parts: Sequence[_Part]) -> int:
+    return sum(part.tokens for part in parts)
+
+
+def _draft_of(parts: Sequence[_Part], documents: CorpusArrays) -> Draft:
+    numbers = np.array([part.document for part in parts])
+    roles = np.array([part.role for part in parts], np.int8)
+    chunk_counts = np.diff(documents.chunk_offsets)[numbers]
     return Draft(
         documents=numbers,
-        scores=np.array(cosines, np.float32),
-        chunks=np.where(is_whole, np.diff(documents.chunk_offsets)[numbers], 1),
-        firsts=np.array(chunks),
-        roles=np.array(roles, np.int8),
-    )
-
-
-def _placeable(unit: _Unit, parts: Sequence[_Part]) -> list[_Part]:
-    """Return the chunks of a unit that may follow the parts of a sequence.
-
-    A context comes first, where a mask between documents begins. There are none if no
-    context may follow, or if a chunk of the unit's document stands in the sequence.
-    """
-    present = {part[:2] for part in parts}
-    whole = {part.document for part in parts if part.role == DOCUMENT}
-    before = []
-    for part in unit.before:
-        if part[:2] not in present and part.document not in whole:
-            before.append(part)
-    contexts = [part for part in before if part.role == CONTEXT]
-    if not contexts or unit.document in {part.document for part in parts}:
-        return []
-    before.remove(contexts[0])
-    return [contexts[0], *before]
-
-
-def _tokens(part: _Part, documents: CorpusArrays) -> int:
-    if part.role == DOCUMENT:
-        return int(documents.tokens[part.document])
-    return int(
-        documents.chunk_tokens[documents.chunk_offsets[part.document] + part.chunk]
+        scores=np.array([part.cosine for part in parts], np.float32),
+        chunks=np.where(roles == DOCUMENT, chunk_counts, 1),
+        firsts=np.array([part.chunk for part in parts]),
+        roles=roles,
     )
 
 
