@@ -189,3 +189,23 @@ def test_the_smallest_are_those_of_a_whole_sort(keys, count):
         searched._smallest(keys, count).tolist()
         == np.argsort(keys, kind="stable")[:count].tolist()
     )
+
+
+def test_the_text_of_a_task_is_found(recipe_for, started, tmp_path):
+    run_dir = started(tmp_path / "run")
+    run = nextlong.run(
+        recipe_for(
+            run_dir,
+            "compose.target_tokens=4096",
+            "compose.sequences=10",
+            "compose.tasks.share=0.6",
+        )
+    )
+    tasks = {}
+    for number, own in enumerate(run.sequences()):
+        for span, text in zip(own.spans, own.texts, strict=True):
+            if span.role == "task":
+                tasks[number] = max(text.split(), key=len)
+    assert tasks
+    for number, word in tasks.items():
+        assert number in found(run, Query(text=word)).numbers

@@ -58,6 +58,8 @@ _SEQUENCES: Final = pa.schema(
 _CHUNKS: Final = pa.schema(
     [("chunk_id", pa.int64()), ("sequences", pa.large_list(pa.int32()))]
 )
+# Texts of tasks are found, too, but are of no document that a list counts.
+_SEARCHED_ROLES: Final = (*spans.CHUNK_ROLES, schemas.TASK)
 _BLOCK_TOKENS: Final = 1 << 19  # of sequences that are read at a time: 5 to 20 ms
 _SEQUENCE_BITS: Final = 32
 _FEW: Final = 0.1  # of the chunks, whose sequences are looked up one by one
@@ -203,7 +205,7 @@ class RunIndex:
         block = self._blocks[index]
         first = block.first + number - block.number
         parts = spans.read_blocks(block.path, first + 1, self._run.corpus, first=first)
-        return np.concatenate([part.of(*spans.CHUNK_ROLES).chunk_ids for part in parts])
+        return np.concatenate([part.of(*_SEARCHED_ROLES).chunk_ids for part in parts])
 
     def _chunk_column(self, name: str) -> pa.Array:
         assert self._chunks is not None
@@ -279,7 +281,7 @@ class RunIndex:
         for part in parts:
             count = int(part.sequence[-1]) + 1
             self._keep(part, slice(first, first + count))
-            chunks = part.of(*spans.CHUNK_ROLES)
+            chunks = part.of(*_SEARCHED_ROLES)
             places = self._chunk_starts[schemas.shard_of(chunks.chunk_ids)]
             places += schemas.row_of(chunks.chunk_ids)
             yield places << _SEQUENCE_BITS | (first + chunks.sequence)

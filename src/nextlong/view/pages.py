@@ -142,6 +142,8 @@ def sequence_list(
     # A heading sorts in descending order at the second click.
     sorts = {name: f"-{name}" if sort == name else name for name in SORTS}
     tokens = f"{run.recipe.sequence_tokens:,} tokens"
+    # No sequence is about a task.
+    sources = [name for name in variant.sources if name != schemas.TASK_SOURCE]
     return view.page(
         "sequences",
         "Sequences",
@@ -158,7 +160,7 @@ def sequence_list(
         all_columns=names,
         histograms=variant.search.histograms(query),
         forms=_FORMS,
-        sources=variant.sources,
+        sources=sources,
         link=partial(view.url, view.name, "sequences", **state),
         sorts=sorts,
         page_size=limit,
