@@ -46,6 +46,7 @@ _SCREEN: Final = (
     ("cosine of random pairs", "similarity.random.mean", "{:.2f} (mean)"),
     ("uses of a chunk", "chunks.reuse.mean", "{:.1f} (mean), {max} at most"),
     ("near-duplicates filtered out", "near_duplicates.chunks", "{:,}"),
+    ("sequences with tasks", "tasks.sequences", "{:,}"),
 )
 
 
