@@ -69,3 +69,23 @@ def test_a_file_that_ends_early_or_late(tmp_path, content):
     with pytest.raises(CorpusError) as error:
         rows_of(tmp_path / "hand.ds")
     assert error.value.where.endswith("hand.ds")
+
+
+@pytest.mark.parametrize(
+    ("ends", "value"),
+    [([4, 2, 6], "4 to 2"), ([-5, 6], "0 to -5"), ([2, 9, 6], "9 to 6")],
+)
+def test_an_index_whose_ends_fall(tmp_path, ends, value):
+    for name, recorded in RECORDED.items():
+        (tmp_path / name).write_bytes(bytes.fromhex(recorded))
+    (tmp_path / "hand.ds.index").write_bytes(np.array(ends, "<i8").tobytes())
+    with pytest.raises(CorpusError, match=value) as error:
+        rows_of(tmp_path / "hand.ds")
+    assert error.value.where.endswith("hand.ds")
+
+
+def test_an_empty_file_has_no_documents(tmp_path):
+    (tmp_path / "a.ds").write_bytes(b"")
+    (tmp_path / "a.ds.index").write_bytes(b"")
+    (tmp_path / "a.ds.metadata").write_text("some|name|2\n0\n0 T")
+    assert rows_of(tmp_path / "a.ds") == []

@@ -173,6 +173,37 @@ def test_a_sample_that_is_not_what_its_encoding_says(tmp_path, sample):
     assert error.value.where.endswith("a.mds")
 
 
+@pytest.mark.parametrize(
+    ("encoding", "content", "value"),
+    [
+        ("ndarray", b"\x00\x04\x01\x05", "<u0"),  # a type of no bytes
+        ("ndarray", b"\x3f\x04\x01\x05", "index out of range"),
+        ("ndarray:xyz", b"\x04\x01ab", "xyz"),
+        ("int7", b"\x01", "int7"),
+        ("float8", b"\x01", "float8"),
+    ],
+)
+def test_a_type_that_does_not_exist(tmp_path, encoding, content, value):
+    shard = mds_shard(
+        [[b"text", content]], {"text": "str", "other": encoding}, [None, None]
+    )
+    (tmp_path / "a.mds").write_bytes(shard)
+    with pytest.raises(CorpusError, match=value) as error:
+        read_tokens(tmp_path / "a.mds", metadata=["other"], filter=None)
+    assert error.value.where.endswith("a.mds")
+
+
+def test_offsets_that_fall(tmp_path):
+    shard = bytearray(mds_shard([[b"one"], [b"two"]], {"text": "str"}, [None]))
+    # Behind the count: where both samples begin, and the end of the second.
+    first = int.from_bytes(shard[4:8], "little")
+    shard[8:12] = (first - 3).to_bytes(4, "little")
+    (tmp_path / "a.mds").write_bytes(shard)
+    with pytest.raises(CorpusError, match="-3 bytes") as error:
+        read_tokens(tmp_path / "a.mds")
+    assert error.value.where.endswith("a.mds")
+
+
 @pytest.mark.parametrize("id_", [-1, 1 << 40])
 def test_an_id_that_no_tokenizer_has(tmp_path, tokenizer, id_):
     ids = np.array([*ids_of(tokenizer, TEXTS[0]), id_], np.int64)

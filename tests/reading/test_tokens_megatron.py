@@ -14,7 +14,7 @@ from tests.support.tokenized import (
 
 import nextlong
 from nextlong.errors import CorpusError
-from nextlong.reading.tokens_megatron import FORMAT
+from nextlong.reading.tokens_megatron import FORMAT, read_index
 
 
 @pytest.fixture
@@ -68,3 +68,42 @@ def test_a_damaged_pair(pair, damage):
     with pytest.raises(CorpusError) as error:
         read_tokens(pair, tokenizer=str(pair.parent))
     assert error.value.where.endswith("a.idx")
+
+
+@pytest.mark.parametrize(
+    ("lengths", "bounds", "version", "value"),
+    [
+        ([2, 3], [0, 9], 1, "0 to 9, not 0 to 2"),
+        ([2, 3], [0, 1], 1, "0 to 1, not 0 to 2"),
+        ([2, 3], [1, 2], 1, "1 to 2, not 0 to 2"),
+        ([2, 3], [0, 2, 1, 2], 1, "1 after 2"),
+        ([2, 3], [0, -1, 2], 1, "-1 after 0"),
+        ([2, 3], [], 1, "no bounds"),
+        ([], [], 1, "no bounds"),
+        ([7, -2], [0, 2], 1, "-2 ids"),
+        ([2, 3], [0, 2], 7, "version 7"),
+    ],
+)
+def test_an_index_whose_documents_are_not_all_sequences_in_order(
+    pair, lengths, bounds, version, value
+):
+    index = megatron_index(lengths, bounds, version=version)
+    pair.write_bytes(index)
+    pair.with_suffix(".bin").write_bytes(bytes(2 * sum(lengths)))
+    with pytest.raises(CorpusError, match=value) as error:
+        read_tokens(pair, tokenizer=str(pair.parent))
+    assert error.value.where.endswith("a.idx")
+
+
+@pytest.mark.parametrize("count", [1 << 33, 1 << 60, (1 << 64) - 1])
+@pytest.mark.parametrize("place", [18, 26])
+def test_an_index_with_a_damaged_count(count, place):
+    index = bytearray(megatron_index([2, 3], [0, 2]))
+    index[place : place + 8] = count.to_bytes(8, "little")
+    with pytest.raises(ValueError, match="it is truncated"):
+        read_index(bytes(index))
+
+
+def test_documents_without_sequences_are_empty():
+    index = read_index(megatron_index([2, 3], [0, 1, 1, 2]))
+    assert np.diff(index.ends[index.documents]).tolist() == [2, 0, 3]

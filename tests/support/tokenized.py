@@ -64,11 +64,11 @@ def texts_of_rows(token_format, folder, tokenizer):
     return texts
 
 
-def megatron_index(lengths, bounds, *, code=8, width=2):
+def megatron_index(lengths, bounds, *, code=8, width=2, version=1):
     """Return the bytes of an `.idx` file: sequences of `lengths`, documents from `bounds`."""
     ends = np.cumsum(lengths)
     return (
-        struct.pack("<9sQBQQ", b"MMIDIDX\0\0", 1, code, len(lengths), len(bounds))
+        struct.pack("<9sQBQQ", b"MMIDIDX\0\0", version, code, len(lengths), len(bounds))
         + np.array(lengths, "<i4").tobytes()
         + np.array((ends - lengths) * width, "<i8").tobytes()
         + np.array(bounds, "<i8").tobytes()

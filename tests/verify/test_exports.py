@@ -383,6 +383,14 @@ def test_altered_axolotl_rows(run):
     assert "511 attention_mask, expected 512" in "".join(breaches(run)["axolotl rows"])
 
 
+def test_a_megatron_index_of_another_version(run):
+    path = folder_of(run, "megatron") / "part-00000.idx"
+    index = bytearray(path.read_bytes())
+    index[9:17] = (7).to_bytes(8, "little")
+    path.write_bytes(index)
+    assert "version 7" in breaches(run)["megatron rows"][0]
+
+
 def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
     path = folder_of(run, "megatron") / "manifest.json"
     change_json(path, lambda manifest: manifest["config"].update(megatron_eod=None))

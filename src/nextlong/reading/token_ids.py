@@ -234,7 +234,12 @@ def rows_in(
 
 
 def read_exactly(stream: Any, size: int) -> bytes:
-    """Return the next `size` bytes. Raises OSError if the file ends before them."""
+    """Return the next `size` bytes.
+
+    Raises OSError if the file ends before them, or if `size` is negative.
+    """
+    if size < 0:
+        raise OSError(f"a part of it has {size:,} bytes")
     content = stream.read(size)
     # Streams of decompressed files may return less at a time.
     while len(content) < size:

@@ -18,6 +18,7 @@ from nextlong.reading.records import ReadRequest
 from nextlong.reading.token_ids import TokenFormat, TokenRow, decoder_of, rows_in
 
 _TYPES: Final = {2: "<u2", 4: "<u4"}
+_FIX: Final = "copy the .ds file and its .index again, or leave it out"
 
 
 class _Datatrove(TokenFormat):
@@ -41,9 +42,18 @@ class _Datatrove(TokenFormat):
                 where=file.path,
                 problem=f"it has {file.bytes:,} bytes, but its index {last:,} ids of "
                 f"{dtype.itemsize} bytes",
-                fix="copy the .ds file and its .index again, or leave it out",
+                fix=_FIX,
             )
-        yield from rows_in(stream, dtype, np.diff(ends, prepend=0).tolist())
+        starts = np.append(0, ends)[:-1]
+        falls = np.flatnonzero(ends < starts)
+        if len(falls):
+            raise CorpusError(
+                where=file.path,
+                problem=f"its index has a document from id {starts[falls[0]]:,} to "
+                f"{ends[falls[0]]:,}",
+                fix=_FIX,
+            )
+        yield from rows_in(stream, dtype, (ends - starts).tolist())
 
 
 def _id_bytes(request: ReadRequest) -> int:

@@ -134,7 +134,7 @@ class _Shard:
             sample = read_exactly(self.stream, stop - start)
             try:
                 yield decoded(sample, self.encodings, self.sizes)
-            except (ValueError, IndexError) as error:
+            except (ValueError, IndexError, TypeError) as error:
                 raise OSError(f"the sample at byte {start:,}: {error}") from None
 
 

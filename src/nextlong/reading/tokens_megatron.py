@@ -25,6 +25,7 @@ from nextlong.reading.token_ids import TokenFormat, TokenRow, rows_in
 # Magic word, version, code of the type, and the counts of sequences and bounds.
 _HEADER: Final = struct.Struct("<9sQBQQ")
 _MAGIC: Final = b"MMIDIDX\0\0"
+_VERSION: Final = 1
 _TYPES: Final = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 
 
@@ -68,25 +69,48 @@ def read_index(content: bytes) -> MegatronIndex:
     """Return the content of an `.idx` file.
 
     Raises ValueError, with a predicate of the file, if it is no index, or if its
-    sequences are not in the order of the ids.
+    sequences or documents are not in the order of the ids.
     """
     if not content.startswith(_MAGIC) or len(content) < _HEADER.size:
         raise ValueError("is no index of Megatron")
-    _, _, code, sequences, bounds = _HEADER.unpack_from(content)
+    _, version, code, sequences, bounds = _HEADER.unpack_from(content)
+    if version != _VERSION:
+        raise ValueError(f"is an index of version {version}, not {_VERSION}")
     if code not in _TYPES:
         raise ValueError(f"has ids of the type {code}, which are no integers")
     dtype = np.dtype(_TYPES[code])
+    if not bounds:
+        raise ValueError("has no bounds of documents")
     # Behind the header: the length and the byte offset of each sequence, and the bounds
-    # of documents in sequences.
+    # of documents in sequences. NumPy's errors for damaged counts would name no bytes.
+    if len(content) != _HEADER.size + (4 + 8) * sequences + 8 * bounds:
+        raise ValueError(f"has {len(content):,} bytes, so it is truncated")
     arrays = (("lengths", "<i4", sequences), ("offsets", "<i8", sequences))
     layout = np.dtype([*arrays, ("documents", "<i8", bounds)])
-    if len(content) != _HEADER.size + layout.itemsize:
-        raise ValueError(f"has {len(content):,} bytes, so it is truncated")
     parts = np.frombuffer(content, layout, offset=_HEADER.size)[0]
+    shortest = parts["lengths"].min(initial=0)
+    if shortest < 0:
+        raise ValueError(f"has a sequence of {shortest:,} ids")
     ends = np.append(0, np.cumsum(parts["lengths"], dtype=np.int64))
     if not np.array_equal(parts["offsets"], ends[:-1] * dtype.itemsize):
         raise ValueError("names sequences that are not in the order of the ids")
-    return MegatronIndex(dtype, ends, parts["documents"])
+    documents = parts["documents"]
+    _check_bounds(documents, sequences)
+    return MegatronIndex(dtype, ends, documents)
+
+
+def _check_bounds(bounds: Ints, sequences: int) -> None:
+    """Raise ValueError unless documents take all sequences in their order."""
+    falls = np.flatnonzero(bounds[1:] < bounds[:-1])
+    if len(falls):
+        bound, next_bound = bounds[falls[0] :][:2].tolist()
+        raise ValueError(f"has the bound of documents {next_bound:,} after {bound:,}")
+    first, last = bounds[[0, -1]].tolist()
+    if (first, last) != (0, sequences):
+        raise ValueError(
+            f"has documents of the sequences {first:,} to {last:,}, not 0 to "
+            f"{sequences:,}"
+        )
 
 
 def _broken(file: InputFile, problem: str) -> CorpusError:
