@@ -38,6 +38,7 @@ from nextlong.artifacts.results import (
     TokensFiles,
 )
 from nextlong.artifacts.sequence_files import special_ids
+from nextlong.engine.executor import Resources
 from nextlong.engine.step import (
     Artifact,
     Artifacts,
@@ -215,6 +216,7 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer: Step) ->
         ),
         result=TokensResult,
         check=check_ids,
+        resources=Resources(uses_shared=True),
     )
 
 

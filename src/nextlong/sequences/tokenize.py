@@ -64,6 +64,7 @@ from nextlong.artifacts.results import (
     chunks_of,
 )
 from nextlong.artifacts.sequence_files import read_tokenizer
+from nextlong.engine.executor import Resources
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, TaskResult
 from nextlong.errors import RunError
@@ -145,8 +146,12 @@ class TextEncoder:
         self._fast: fastokens.Tokenizer | None = None
         self._chars_before_loading = chars_before_loading(tokenizer)
         self._contexts = contexts_of(tokenizer)
+        self.begin_checks()
+
+    def begin_checks(self) -> None:
+        """Check the first of the texts that follow, and count mismatches anew."""
         self.mismatches = 0  # checked texts on which fastokens differed
-        self.checkable_texts = 0  # texts encoded since the checks began
+        self._checkable_texts = 0  # texts encoded since the checks began
 
     def expect(self, chars: float) -> Literal["fastokens", "reference"]:
         """Load fastokens if its ids are right and `chars` more characters are worth it.
@@ -201,16 +206,16 @@ class TextEncoder:
     ) -> None:
         """Compare the ids of the first texts and then of every 256th."""
         stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
-        for index, text in enumerate(texts, self.checkable_texts):
+        for index, text in enumerate(texts, self._checkable_texts):
             is_due = index < _ALWAYS_CHECKED or index % _CHECK_EVERY == 0
             if not is_due or len(text) > _MAX_CHECKED_CHARS:
                 continue
-            stop = stops[index - self.checkable_texts]
-            length = lengths[index - self.checkable_texts]
+            stop = stops[index - self._checkable_texts]
+            length = lengths[index - self._checkable_texts]
             true_ids = _reference_ids(self._reference, text)
             if not np.array_equal(ids[stop - length : stop], true_ids):
                 self.mismatches += 1
-        self.checkable_texts += len(texts)
+        self._checkable_texts += len(texts)
 
 
 _kept: dict[tuple[int, Engine], TextEncoder] = {}
@@ -221,16 +226,12 @@ def kept_encoder(path: Path, engine: Engine) -> TextEncoder:
 
     A process keeps it from task to task, because fastokens takes a second to load.
     """
-    encoder = shared_encoder(path, engine)
+    content_hash = _hash_of(file_version(path))
+    encoder = _kept.get((content_hash, engine))
     if encoder is None:
         encoder = TextEncoder(read_tokenizer(path), engine=engine)
-        _keep(_hash_of(file_version(path)), engine, encoder)
+        _keep(content_hash, engine, encoder)
     return encoder
-
-
-def shared_encoder(path: Path, engine: Engine) -> TextEncoder | None:
-    """Return the encoder of a tokenizer.json if this process has it already."""
-    return _kept.get((_hash_of(file_version(path)), engine))
 
 
 def share_encoder(tokenizer: Tokenizer, engine: Engine) -> None:
@@ -462,6 +463,7 @@ def tokens_step(
         tasks=tasks,
         result=TokensResult,
         check=check_ids,
+        resources=Resources(uses_shared=True),
     )
 
 
@@ -564,7 +566,7 @@ def tokenize_shard(
     Writes `{out}.ids.npy` and `.offsets.npy`.
     """
     encoder = kept_encoder(tokenizer, engine)
-    encoder.checkable_texts = 0
+    encoder.begin_checks()
     table = read_chunks(chunks, ("start", "end"))
     chars = int((table["end"] - table["start"]).sum())
     encoder.expect(chars)
@@ -634,7 +636,7 @@ def _tokenize_shards(
     Writes `{out}.{shard}.ids.npy` and `.offsets.npy`.
     """
     encoder = kept_encoder(tokenizer, engine)
-    encoder.checkable_texts = 0
+    encoder.begin_checks()
     chunks = 0
     tokens = 0
     chars = 0
@@ -658,8 +660,6 @@ def _tokenize_shards(
         sources = [_open_known(*known) for known in shard.known]
         sources.append(_encode_rows(encoder, shard, rows[is_new]))
         tokens += _write_ids(f"{out}.{shard.shard:05d}", rows, sources)
-    # Mismatches of the encoder in earlier tasks count as well, because they cast doubt
-    # on the ids of this task.
     return TokensResult(
         chunks=chunks,
         tokens=tokens,

@@ -53,16 +53,11 @@ from nextlong.artifacts.results import (
 )
 from nextlong.artifacts.sequence_files import read_tokenizer, without_options
 from nextlong.engine import store
-from nextlong.engine.executor import Resources
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
 from nextlong.sequences.convert import CONFIGS, convert, is_vocabulary, vocabulary_in
-from nextlong.sequences.tokenize import (
-    TextEncoder,
-    share_encoder,
-    shared_encoder,
-)
+from nextlong.sequences.tokenize import TextEncoder, share_encoder
 from nextlong.text import Json, first_sentence
 
 END_OF_TEXT: Final = "<|endoftext|>"
@@ -148,7 +143,6 @@ def tokenizer_step(
         tasks=tasks,
         result=TokenizerResult,
         check=check,
-        resources=Resources(uses_shared=True),
     )
 
 
@@ -412,8 +406,8 @@ def _prepare_tokenizer(
     # TextEncoder makes the names of special tokens text, so `separator`, which may be
     # one, was encoded before. `Tokenizer.save` is not used, because it reports a full
     # disk as a bare Exception.
-    path = Path(f"{out}.tokenizer.json")
-    path.write_text(loaded.to_str(), encoding="utf-8")
+    written = loaded.to_str()
+    Path(f"{out}.tokenizer.json").write_text(written, encoding="utf-8")
     characters = token_chars(loaded)
     np.save(f"{out}.tokenchars.npy", characters)
     reference = TextEncoder(loaded, engine="reference")
@@ -422,10 +416,9 @@ def _prepare_tokenizer(
     chars_per_token = tokenizer.chars_per_token
     measured_chunks = 0
     if chars_per_token == "auto":
-        encoder = shared_encoder(path, tokenizer.engine) or reference
-        ids, _ = encoder.encode_chunks(texts, begins)
-        if encoder.mismatches:
-            ids, _ = reference.encode_chunks(texts, begins)
+        # Never by fastokens, which only some processes have at hand: E decides how many
+        # chunks a draft gets, and must be the same on any executor.
+        ids, _ = reference.encode_chunks(texts, begins)
         if not len(ids):
             raise CorpusError(
                 where="tokenizer.chars_per_token",
