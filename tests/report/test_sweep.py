@@ -174,7 +174,7 @@ def test_inputs_are_recognised_once_for_all_variants(recipe, monkeypatch):
     ("over", "message"),
     [
         (["compose.position=head,middle"], "--over compose.position=middle: "),
-        (["compose.positon=head"], "did you mean 'position'?"),
+        (["compose.positon=head"], "did you mean 'compose.position'?"),
         (["run_dir=a,b"], "--over run_dir: "),
         (["compose.seed=1", "compose.seed=2"], "--over compose.seed: "),
         (["compose.target_tokens=1024,1k"], "are the same variant"),

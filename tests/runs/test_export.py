@@ -145,7 +145,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
         ),
         (
             {"formats": ["jsonl"], "overrides": ["export.pack=4096", "export.pck=1"]},
-            r"^--set export\.pck=1: unknown key 'export\.pck'; did you mean 'pack'\?$",
+            r"^--set export\.pck=1: unknown key 'export\.pck'; did you mean 'export\.pack'\?$",
         ),
         (
             {"formats": ["axolotl"], "overrides": ["workers=1", "export.pack=4096"]},

@@ -24,7 +24,10 @@ PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
             "training.learning_rate=1",
             "unknown key 'training.learning_rate'; known here: ",
         ),
-        ("training.step=1", "unknown key 'training.step'; did you mean 'steps'"),
+        (
+            "training.step=1",
+            "unknown key 'training.step'; did you mean 'training.steps'",
+        ),
         ("training.lr=0", r"training\.lr must be greater than 0 \(it is 0\)"),
         (
             "training.warmup_steps=100",
