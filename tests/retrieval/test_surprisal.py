@@ -124,7 +124,7 @@ def test_a_row_beyond_the_context_is_refused(model):
 def test_a_model_that_is_not_there_is_named(name, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(RecipeError) as error:
-        surprisal.load_scorer(Scorer(model=name))
+        surprisal.load_scorer(surprisal.known_scorer(Scorer(model=name)))
     assert (error.value.where, error.value.value) == ("scorer.model", name or "null")
 
 
@@ -155,6 +155,20 @@ def test_a_local_model_is_known_by_its_files(folder, tmp_path):
     one_file = tmp_path / "m.gguf"
     one_file.write_bytes(b"GGUF")
     assert identity(one_file) != identity(copy)
+
+
+def test_a_model_that_replaced_another_at_its_path_is_loaded(tmp_path):
+    scorer = Scorer(model=str(tmp_path), device="cpu")
+    row = np.arange(5, 30)
+    losses = []
+    for seed in (3, 4):
+        scoring_model(tmp_path, seed=seed)
+        loaded = surprisal.load_scorer(surprisal.known_scorer(scorer))
+        assert surprisal.load_scorer(surprisal.known_scorer(scorer)) is loaded
+        losses.append(loaded.score([row])[0].loss[1:])
+        fresh = surprisal.SurprisalModel(scorer)
+        assert np.array_equal(losses[-1], fresh.score([row])[0].loss[1:])
+    assert not np.array_equal(*losses)
 
 
 @pytest.mark.thorough

@@ -44,9 +44,10 @@ from nextlong.engine.step import (
     each_shard,
 )
 from nextlong.recipe import Recipe
-from nextlong.recipe.keys import Scorer
 from nextlong.retrieval.surprisal import (
+    KnownScorer,
     SurprisalModel,
+    known_scorer,
     load_scorer,
     scorer_identity,
     scorer_resources,
@@ -142,7 +143,7 @@ def _filters_of(recipe: Recipe) -> Iterator[_Filter]:
             name=_LONG_FILTER,
             reason="gains less from long context than other long documents",
             quantiles=(1 - share, 1.0),
-            score=partial(_gains, scorer=recipe.scorer),
+            score=partial(_gains, scorer=known_scorer(recipe.scorer)),
             config={"scorer": scorer_identity(recipe.scorer)},
             resources=scorer_resources(),
         )
@@ -229,7 +230,7 @@ def _ratios(texts: Sequence[str]) -> list[float]:
     return [compression_ratio(text) for text in texts]
 
 
-def _gains(texts: Sequence[str], *, scorer: Scorer) -> list[float]:
+def _gains(texts: Sequence[str], *, scorer: KnownScorer) -> list[float]:
     return context_gains(load_scorer(scorer), texts)
 
 

@@ -49,7 +49,7 @@ from nextlong.engine.step import (
 from nextlong.methods.base import Contexts
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
-from nextlong.recipe.keys import Positive, Scorer, sequence_limit
+from nextlong.recipe.keys import Positive, sequence_limit
 from nextlong.retrieval.embed import (
     embed_step,
     encoder_step,
@@ -64,7 +64,9 @@ from nextlong.retrieval.near_duplicates.shingles import ShingleStore, WeightsFil
 from nextlong.retrieval.sample import DocumentsFiles
 from nextlong.retrieval.surprisal import (
     Encoded,
+    KnownScorer,
     SurprisalModel,
+    known_scorer,
     load_scorer,
     scorer_identity,
     scorer_resources,
@@ -218,6 +220,7 @@ def _contexts_step(
     """Return the step that finds the contexts of the documents of one attempt."""
     limit = sequence_limit(recipe.compose, attempt)
     before = sequence_limit(recipe.compose, attempt - 1) if attempt else 0
+    scorer = known_scorer(recipe.scorer)
 
     def tasks(done: Artifacts) -> list[Task]:
         path = DocumentsFiles.of(done).documents[0]
@@ -241,7 +244,7 @@ def _contexts_step(
                 weights=WeightsFiles.of(done).weights,
                 threshold=recipe.mine.near_duplicates,
             ),
-            scorer=recipe.scorer,
+            scorer=scorer,
             options=options,
             separator=recipe.compose.separator,
         )
@@ -295,7 +298,7 @@ def _find_contexts(
     documents: Path,
     text: CorpusFiles,
     retrieval: _Retrieval,
-    scorer: Scorer,
+    scorer: KnownScorer,
     options: Screening,
     separator: str,
 ) -> ContextsResult:

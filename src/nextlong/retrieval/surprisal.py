@@ -17,6 +17,7 @@ loss of a token by 0.04 nats on average and the mean of 300 tokens by 0.002
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -227,11 +228,24 @@ class SurprisalModel:
         return loss, entropy
 
 
-# A worker keeps the model from task to task.
+class KnownScorer(NamedTuple):
+    """The model of a recipe, and its identity when the step that uses it was made."""
+
+    scorer: Scorer
+    identity: str  # JSON
+
+
+def known_scorer(scorer: Scorer) -> KnownScorer:
+    """Return what `load_scorer` needs to tell a changed model from the one before."""
+    return KnownScorer(scorer, json.dumps(scorer_identity(scorer)))
+
+
+# A worker keeps the model from task to task. A checkpoint may be replaced by another
+# one at the same path while the process lives, so the path alone is no key.
 @lru_cache(maxsize=1)
-def load_scorer(scorer: Scorer) -> SurprisalModel:
+def load_scorer(known: KnownScorer) -> SurprisalModel:
     """Return the model of a recipe. Raises RecipeError if it cannot be loaded."""
-    return SurprisalModel(scorer)
+    return SurprisalModel(known.scorer)
 
 
 def check_scorer(scorer: Scorer, *, tokens: int) -> None:

@@ -29,7 +29,9 @@ from nextlong.engine.step import Artifacts, ShardFiles, Step, StepFiles, Task
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.recipe.keys import Compose, Scorer
 from nextlong.retrieval.surprisal import (
+    KnownScorer,
     SurprisalModel,
+    known_scorer,
     load_scorer,
     scorer_identity,
     scorer_resources,
@@ -97,6 +99,8 @@ def verify_dependence_step(
     min_gain = compose.verify_dependence
     assert min_gain is not None
 
+    known = known_scorer(scorer)
+
     def tasks(done: Artifacts) -> list[Task]:
         results = done[COMPOSED].results(ComposeResult)
         counts = [count for result in results for count in result.sequences_per_file]
@@ -111,7 +115,7 @@ def verify_dependence_step(
                     _filter_part,
                     part=part,
                     files=files,
-                    scorer=scorer,
+                    scorer=known,
                     min_gain=min_gain,
                     before=before[part] if part < len(before) else None,
                 )
@@ -135,7 +139,7 @@ def _filter_part(
     *,
     part: int,
     files: SequenceFiles,
-    scorer: Scorer,
+    scorer: KnownScorer,
     min_gain: float,
     before: ComposeResult | None,
 ) -> ComposeResult:

@@ -24,7 +24,7 @@ from nextlong.report.plan.costs import WORKER_BYTES, Rate, Trial
 from nextlong.report.plan.sample import CorpusSample
 from nextlong.report.plan.trial import TRIAL_CHARS, try_route
 from nextlong.retrieval.encoders.base import Speed, kind_of
-from nextlong.retrieval.surprisal import load_scorer
+from nextlong.retrieval.surprisal import known_scorer, load_scorer
 from nextlong.sequences.tokenize import (
     SPEED_UP,
     TextEncoder,
@@ -123,7 +123,7 @@ def _time_scorer(recipe: Recipe) -> Rate:
     scores_documents = finds_contexts or recipe.ingest.long_filter is not None
     if not (scores_sequences or scores_documents):
         return Rate(None)
-    model = load_scorer(recipe.scorer)
+    model = load_scorer(known_scorer(recipe.scorer))
     tokens = recipe.sequence_tokens if scores_sequences else MIN_SCORED_TOKENS
     model.check_length(tokens)
     row = np.zeros(min(_SCORED_TOKENS, tokens), np.int64)
