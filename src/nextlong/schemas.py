@@ -182,6 +182,7 @@ class DropReason(StrEnum):
     TOO_FEW_CANDIDATES = "too few negatives among the mine.candidates of its chunks"
     NEAR_DUPLICATES = "most of its candidates repeat it or each other"
     NO_DEPENDENCE = "its meta-chunks do not need the earlier ones"
+    OVER_HALF = "longer than half a sequence"
     NO_CONTEXTS = "no candidate lowers the model's entropy in it enough"
     TOO_FEW_DOCUMENTS = "too few documents to reach target_tokens"
 

@@ -15,7 +15,7 @@ from nextlong.checks import Corpus
 from nextlong.cli import main as cli_main
 from nextlong.engine.executor import SerialExecutor
 from nextlong.engine.runner import run_steps
-from nextlong.errors import RecipeError
+from nextlong.errors import CorpusError, RecipeError
 from nextlong.methods import contexts
 from nextlong.methods.contexts import Candidate, Screening
 from nextlong.recipe import Recipe
@@ -24,6 +24,7 @@ from nextlong.report.page.write import page
 from nextlong.retrieval.embed import EmbedFiles, prepared_encoder
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.surprisal import Surprisal, SurprisalModel
+from nextlong.schemas import DropReason
 
 # A model that copies is uncertain of the words that a text has not had yet: refrains
 # make those few.
@@ -262,6 +263,32 @@ def test_each_attempt_scores_other_documents_than_those_before_it(patched, tmp_p
         scored = found.documents.tolist()
     assert len(scored) == len(DOCUMENTS)
     assert found.are_all
+
+
+def test_documents_longer_than_half_a_sequence_are_counted(patched, tmp_path):
+    recipe = recipe_of(tmp_path, "compose.target_tokens=20")
+    with pytest.raises(CorpusError) as error:
+        nextlong.run(recipe)
+    assert (error.value.where, error.value.value) == ("compose.method", "entropy")
+    assert DropReason.OVER_HALF in str(error.value)
+    assert DropReason.NO_CONTEXTS not in str(error.value)
+
+
+def test_without_contexts_the_model_is_named_as_the_reason(patched, tmp_path):
+    with pytest.raises(CorpusError) as error:
+        nextlong.run(recipe_of(tmp_path, "entropy.min_reduction=0.999"))
+    assert DropReason.NO_CONTEXTS in str(error.value)
+    assert DropReason.OVER_HALF not in str(error.value)
+
+
+def test_too_long_documents_are_counted_as_far_as_the_search_went():
+    rows = np.zeros(5, [("key", "u8"), ("chars", "i8")])
+    rows["key"] = [50, 10, 40, 20, 30]
+    rows["chars"] = [1, 9, 9, 1, 1]
+    order = contexts._in_order(rows, max_chars=5)
+    assert order.tolist() == [3, 4, 0]
+    counted = [contexts._passed_over(rows, order, last=last) for last in range(4)]
+    assert counted == [1, 1, 2, 2]
 
 
 def test_a_recipe_without_a_model_is_refused_before_anything_runs(tmp_path):

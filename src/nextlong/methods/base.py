@@ -202,6 +202,7 @@ class Contexts:
     # (c,) of the entropy, at the token where it is largest; negative: raised at all
     reductions: Floats
     are_all: bool  # whether no other document can have candidates
+    too_long: int = 0  # documents passed over, because longer than half a sequence
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,6 +257,8 @@ class Drafted:
     unshared_keywords: int | None = None
     # Documents for which no context was found.
     without_contexts: int = 0
+    # Documents longer than half a sequence, passed over in the search for contexts.
+    too_long: int = 0
     # Whether another attempt, which finds contexts of more documents, may give more.
     limited: bool = False
 

@@ -15,7 +15,8 @@ sentence encoder finds K chunks C by cosine; the reduction of C at t is
 Ours: K is not published and is 8. A chunk that repeats the document or another
 candidate is replaced by the next one. One forward of (C, D) serves all anchors that
 named C, and it ends at the last of them. A model reads D and C up to half of its
-context each. Documents longer than half a sequence are not used.
+context each. Documents longer than half a sequence are not used, and
+counted.
 
 The notes do not say at which anchors C is judged: here at those that named it, and the
 best one counts.
@@ -234,6 +235,7 @@ def _contexts_step(
         find = partial(
             _find_contexts,
             are_all=last == len(order),
+            too_long=_passed_over(rows, order, last=last),
             documents=path,
             text=corpus(done),
             retrieval=_Retrieval(
@@ -255,7 +257,7 @@ def _contexts_step(
     return Step(
         name=f"{ContextsFiles.step}_{attempt}" if attempt else ContextsFiles.step,
         phase="search",
-        version=1,
+        version=2,
         config={
             "candidates": options.candidates,
             "deviations": options.deviations,
@@ -281,6 +283,14 @@ def _in_order(rows: AnyArray, *, max_chars: float) -> Ints:
     return order[rows["chars"][order] <= max_chars]
 
 
+def _passed_over(rows: AnyArray, order: Ints, *, last: int) -> int:
+    """Return how many too long documents stood before the first `last` of `order`."""
+    if last == len(order):
+        return len(rows) - len(order)
+    before = np.count_nonzero(rows["key"] < rows["key"][order[last]])
+    return int(before) - last
+
+
 def _count(chars: Ints, *, sequences: int | None, sequence_chars: float) -> int:
     """Return how many documents are scored for so many sequences; None: all."""
     if sequences is None:
@@ -295,6 +305,7 @@ def _find_contexts(
     *,
     chosen: Ints,
     are_all: bool,
+    too_long: int,
     documents: Path,
     text: CorpusFiles,
     retrieval: _Retrieval,
@@ -338,6 +349,7 @@ def _find_contexts(
         cosines=np.array([found.cosine for found in candidates], np.float32),
         reductions=np.array(reductions, np.float32),
         are_all=are_all,
+        too_long=too_long,
     )
     return ContextsResult(
         documents=len(chosen), anchors=anchors, candidates=len(candidates)
@@ -459,4 +471,6 @@ def read_contexts(paths: Sequence[Path], rows: AnyArray) -> Contexts:
         cosines=joined["cosines"],
         reductions=joined["reductions"],
         are_all=bool(joined["are_all"].any()),
+        # Those of the last attempt include those of all before it.
+        too_long=int(joined["too_long"].max()),
     )

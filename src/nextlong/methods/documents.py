@@ -17,6 +17,7 @@ Many documents are drafted part by part (`partition.py`).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -96,6 +97,15 @@ from nextlong.text import Json, counted
 _Files = Mapping[str, Sequence[Path]]  # of the steps that a method reads, by name
 
 _ROWS_PER_FILE = 64
+
+# What helps if most documents were dropped for a reason.
+_FIXES: Final[Mapping[str, str]] = {
+    schemas.DropReason.OVER_HALF: "raise it, or add shorter documents",
+    schemas.DropReason.NO_CONTEXTS: (
+        "use a better encoder or scorer.model, raise the method's candidates, or add "
+        "documents"
+    ),
+}
 
 
 class LengthsFiles(TokensFiles):
@@ -269,20 +279,13 @@ def _draft_step(
         drafted = done.results(DraftResult)
         if any(part.drafts or part.starved or part.limited for part in drafted):
             return
-        unshared = sum(part.unshared_keywords or 0 for part in drafted)
-        without = ""
-        if unshared:
-            documents = counted(unshared, "document")
-            without = f" ({documents} shared no keyword with another one)"
+        why, fix = _why_none(drafted)
+        length = f"compose.target_tokens={compose.target_tokens:,}"
         raise CorpusError(
             where="compose.method",
             value=method.name,
-            problem=(
-                "gives no sequence of "
-                f"compose.target_tokens={compose.target_tokens:,}: the documents that "
-                f"it concatenates are too few or too short{without}"
-            ),
-            fix="add documents or lower it",
+            problem=f"gives no sequence of {length}: {why}",
+            fix=fix,
         )
 
     return Step(
@@ -295,6 +298,27 @@ def _draft_step(
         result=DraftResult,
         check=check,
     )
+
+
+def _why_none(drafted: Sequence[DraftResult]) -> tuple[str, str]:
+    """Return why documents gave no sequence, and what to do."""
+    dropped: Counter[str] = Counter()
+    for part in drafted:
+        dropped.update(part.dropped)
+    if dropped:
+        reasons = [
+            f"{counted(count, 'document')} dropped: {reason}"
+            for reason, count in dropped.most_common()
+        ]
+        ((most, _),) = dropped.most_common(1)
+        return f"too few documents are left ({'; '.join(reasons)})", _FIXES[most]
+    without = ""
+    unshared = sum(part.unshared_keywords or 0 for part in drafted)
+    if unshared:
+        documents = counted(unshared, "document")
+        without = f" ({documents} shared no keyword with another one)"
+    why = f"the documents that it concatenates are too few or too short{without}"
+    return why, "add documents or lower it"
 
 
 def _of_attempts(name: str) -> str:
@@ -368,6 +392,8 @@ def _draft_documents(
     # would also make more and smaller parts, which would run out of them more often.
     may_search_further = part is None and max_neighbours < len(rows) - 1
     dropped: dict[str, int] = {}
+    if drafted.too_long:
+        dropped[schemas.DropReason.OVER_HALF] = drafted.too_long
     if drafted.without_contexts:
         dropped[schemas.DropReason.NO_CONTEXTS] = drafted.without_contexts
     return DraftResult(

@@ -11,10 +11,10 @@ contexts, until it is full; the last document has only as many contexts as reach
 is cut there. A document begins before T: contexts that would push it beyond are left
 out, and if its first one alone does, the document is passed over for one of the next
 100 that fits. If none fits, that first context ends the sequence, and its document goes
-to the next one with all of its contexts. A document without contexts is not used, and
-counted. A chunk is in a sequence once, so a later document has the context that stands
-there already in common; one that would need a chunk of itself goes to the next
-sequence.
+to the next one with all of its contexts. A document without contexts, or longer than
+half a sequence, is not used, and counted. A chunk is in a sequence once, so a later
+document has the context that stands there already in common; one that would need a
+chunk of itself goes to the next sequence.
 
 `distractors` are ours as well: PolicyLong (arXiv 2604.07809) says that hard negatives,
 too, come from the current model's entropies, but its abstract, which is all that we
@@ -121,6 +121,7 @@ class _EntropyMethod(DocumentMethod[Entropy]):
         return Drafted(
             drafts=drafts,
             limited=not found.are_all,
+            too_long=found.too_long,
             without_contexts=sum(not unit.before for unit in units),
         )
 

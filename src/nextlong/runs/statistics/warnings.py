@@ -127,6 +127,9 @@ def _more_sequences(stats: Stats) -> _MoreSequences:
     )
     if 2 * dropped_as_long > sum(yields.dropped.values()):
         return _MoreSequences(LONGER, LONGER, _longer_sequences(stats))
+    over_half = yields.dropped.get(DropReason.OVER_HALF, 0)
+    if 2 * over_half > sum(yields.dropped.values()):
+        return _MoreSequences(LONGER, LONGER)
     without_contexts = yields.dropped.get(DropReason.NO_CONTEXTS, 0)
     if 2 * without_contexts > sum(yields.dropped.values()):
         fix = "use a better encoder or scorer.model, or raise the method's candidates"
