@@ -193,6 +193,35 @@ def test_a_type_that_does_not_exist(tmp_path, encoding, content, value):
     assert error.value.where.endswith("a.mds")
 
 
+@pytest.mark.parametrize(
+    ("encoding", "content", "value"),
+    [
+        (
+            "ndarray:uint32",
+            b"\4\2" + np.array([0, 3], "<u4").tobytes(),
+            "uint32 of the shape",
+        ),
+        (
+            "ndarray:float32:1,2",
+            np.array([0, 3], "<f4").tobytes(),
+            "float32 of the shape",
+        ),
+        ("ndarray:int32:1,2", np.array([0, 9999], "<i4").tobytes(), "0 to 9,999"),
+        ("ndarray:int32:1,2", np.array([3, 1], "<i4").tobytes(), "3 to 1"),
+        ("ndarray:int32:1,2", np.array([-1, 1], "<i4").tobytes(), "-1 to 1"),
+        ("str", b"0:3", "<U3 of the shape"),
+    ],
+)
+def test_bounds_that_are_none_of_the_row(tmp_path, tokenizer, encoding, content, value):
+    ids = np.array(ids_of(tokenizer, TEXTS[0]), np.uint32)
+    encodings = {"indices": encoding, "input_ids": "ndarray:uint32"}
+    shard = mds_shard([[content, array_bytes(ids)]], encodings, [None, None])
+    (tmp_path / "a.mds").write_bytes(shard)
+    with pytest.raises(CorpusError, match=value) as error:
+        read_tokens(tmp_path / "a.mds", tokenizer=str(tmp_path))
+    assert error.value.where.endswith("a.mds")
+
+
 def test_offsets_that_fall(tmp_path):
     shard = bytearray(mds_shard([[b"one"], [b"two"]], {"text": "str"}, [None]))
     # Behind the count: where both samples begin, and the end of the second.

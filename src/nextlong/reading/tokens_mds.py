@@ -161,8 +161,24 @@ def _token_rows(shard: _Shard, request: ReadRequest) -> Iterator[TokenRow]:
             ids = np.frombuffer(ids, "<i8")  # as LLM-foundry stores them
         values = _values(sample, request)
         own_id = sample.get(request.source.id)
-        for start, stop in sample.get(_BOUNDS, [[0, len(ids)]]):
+        bounds = sample.get(_BOUNDS, [[0, len(ids)]])
+        for start, stop in _checked_bounds(bounds, len(ids)):
             yield TokenRow(ids[start:stop], values, own_id)
+
+
+def _checked_bounds(bounds: Any, tokens: int) -> list[list[int]]:
+    """Return where each document begins and ends. Raises OSError for other values."""
+    pairs = np.asarray(bounds)
+    if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
+        found = f"{pairs.dtype} of the shape {pairs.shape}"
+        raise OSError(f"{_BOUNDS} is {found}, not a pair of integers per document")
+    listed: list[list[int]] = pairs.tolist()
+    for start, stop in listed:
+        if not 0 <= start <= stop <= tokens:
+            raise OSError(
+                f"{_BOUNDS} has a document from id {start:,} to {stop:,} of {tokens:,}"
+            )
+    return listed
 
 
 def _values(sample: Mapping[str, Any], request: ReadRequest) -> tuple[Any, ...]:
