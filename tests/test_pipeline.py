@@ -22,6 +22,15 @@ def route_of(recipe, **options):
     return pipeline.route(recipe, input_files(recipe.ingest), **options)
 
 
+def test_steps_of_further_attempts_have_titles_and_outcomes(recipe_for, tmp_path):
+    recipe = recipe_for(tmp_path / "run", "compose.method=entropy", SCORER)
+    names = [step.name for step in route_of(recipe, attempt=25)]
+    contexts = [name for name in names if name.startswith("contexts")]
+    assert len(set(contexts)) == 26
+    assert {*contexts} <= {*pipeline.STEP_TITLES}
+    assert {*contexts} <= {*PHASES["search"]}
+
+
 @EVERY
 def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
     (tmp_path / "eval.txt").write_text("a question\n")

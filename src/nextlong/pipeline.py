@@ -60,6 +60,7 @@ from nextlong.engine.runner import find_done, run_array_job, run_steps, steps_be
 from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.export import steps as export_steps
 from nextlong.methods.base import ChunkMethod, DocumentMethod, Need, method_of
+from nextlong.methods.contexts import CONTEXTS_STEPS
 from nextlong.methods.documents import drafting_steps
 from nextlong.plugins import METHODS
 from nextlong.reading import listing
@@ -120,7 +121,7 @@ STEP_TITLES: Final = {
     "topic_hits": "search for the documents of topics",
     "contexts": "find chunks that lower the entropy of a model",
     # The documents of further attempts.
-    **{f"contexts_{attempt}": "find more such chunks" for attempt in range(1, 20)},
+    **dict.fromkeys(CONTEXTS_STEPS[1:], "find more such chunks"),
     "draft": "choose the chunks of each sequence",
     "referenced_chunks": "list the chunks in use",
     "tokens": "tokenize the chunks in use",

@@ -66,6 +66,14 @@ def test_a_round_filters_again_by_the_checkpoint_and_reuses_the_rest(run, capsys
     assert third.recipe.compose.verify_dependence == 0.1
 
 
+def test_a_run_whose_documents_a_model_chooses_has_rounds(run, recipe_for, monkeypatch):
+    plain = nextlong.run(
+        recipe_for(run.path, "compose.method=standard", "compose.sequences=2")
+    )
+    again = next_round(plain, "tests/second", overrides=["ingest.long_filter=0.5"])
+    assert (again.name, again.scorer.model) == ("round-4", "tests/second")
+
+
 def test_a_run_without_a_model_has_no_rounds(run, recipe_for):
     plain = nextlong.run(
         recipe_for(run.path, "compose.method=standard", "compose.sequences=2")

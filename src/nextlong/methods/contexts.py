@@ -114,6 +114,13 @@ class ContextsFiles(StepFiles):
     contexts = ShardFiles(".contexts.npz")
 
 
+# The steps of all attempts. Each one doubles the documents, so no corpus has more.
+CONTEXTS_STEPS: Final = (
+    ContextsFiles.step,
+    *(f"{ContextsFiles.step}_{attempt}" for attempt in range(1, 64)),
+)
+
+
 class Candidate(NamedTuple):
     """A chunk, the anchors that named it, ascending, and its best cosine to these."""
 
@@ -255,7 +262,7 @@ def _contexts_step(
         return [partial(find, chosen=order[a:b]) for a, b in pairwise(bounds)]
 
     return Step(
-        name=f"{ContextsFiles.step}_{attempt}" if attempt else ContextsFiles.step,
+        name=CONTEXTS_STEPS[attempt],
         phase="search",
         version=2,
         config={

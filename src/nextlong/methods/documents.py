@@ -16,7 +16,6 @@ Many documents are drafted part by part (`partition.py`).
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -58,7 +57,12 @@ from nextlong.methods.base import (
     Need,
     Neighbours,
 )
-from nextlong.methods.contexts import ContextsFiles, context_steps, read_contexts
+from nextlong.methods.contexts import (
+    CONTEXTS_STEPS,
+    ContextsFiles,
+    context_steps,
+    read_contexts,
+)
 from nextlong.methods.keywords import KeywordsFiles, keywords_step, read_keywords
 from nextlong.methods.partition import Part, partition_steps, parts_of
 from nextlong.methods.topics import (
@@ -248,7 +252,7 @@ def _draft_step(
         "sequences": limit,
         "seed": recipe.compose_seed,
     }
-    read = [step.name for step in needed if _of_attempts(step.name) in _FILES_READ]
+    read = [step.name for step in needed if _kind_of(step.name) in _FILES_READ]
 
     def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
@@ -260,7 +264,7 @@ def _draft_step(
             "documents": DocumentsFiles.of(done).documents
         }
         for name in read:
-            kind = _of_attempts(name)
+            kind = _kind_of(name)
             paths = _FILES_READ[kind].of(done[name])
             files[kind] = [*files.get(kind, ()), *paths]
         draft = partial(
@@ -321,9 +325,9 @@ def _why_none(drafted: Sequence[DraftResult]) -> tuple[str, str]:
     return why, "add documents or lower it"
 
 
-def _of_attempts(name: str) -> str:
+def _kind_of(name: str) -> str:
     """Return the name of a step without the number of its attempt."""
-    return re.sub(r"_\d+$", "", name)
+    return ContextsFiles.step if name in CONTEXTS_STEPS else name
 
 
 def _count_tokens(

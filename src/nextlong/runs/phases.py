@@ -9,7 +9,7 @@ from nextlong.artifacts.results import ChunkResult, ComposeResult
 from nextlong.engine.phases import Outcomes
 from nextlong.engine.step import Artifact
 from nextlong.export.arrange import RowsResult
-from nextlong.methods.contexts import ContextsResult
+from nextlong.methods.contexts import CONTEXTS_STEPS, ContextsResult
 from nextlong.methods.keywords import KeywordsResult
 from nextlong.methods.topics import TopicsResult
 from nextlong.retrieval.embed import EmbedResult
@@ -81,7 +81,7 @@ PHASES: Final[Mapping[str, Outcomes]] = {
         "neighbours": _neighbours,
         "keywords": _keywords,
         "topics": _topics,
-        "contexts": _contexts,
+        **dict.fromkeys(CONTEXTS_STEPS, _contexts),
     },
     "compose": {"compose": _composed},
     "write": {"rows": _arranged},

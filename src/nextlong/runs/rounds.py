@@ -7,7 +7,8 @@ PolicyLong (arXiv 2604.07809) selects contexts again with the model that is bein
 trained, because what a fixed model gains from drifts away from what the current one
 lacks. Only its abstract is known here. Ours: each round is a variant, `round-2` and so
 on (the run itself is the first), and everything that does not depend on the model is
-reused.
+reused. With `ingest.long_filter`, the model chooses the documents, so that only reading
+them is reused.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ def next_round(run: Run, model: str, *, overrides: Sequence[str] = ()) -> Recipe
     )
     recipe = Recipe.load(run.variant.recipe_file, overrides=[*changes, *overrides])
     finds_contexts = Need.CONTEXTS in method_of(recipe).needs
-    if not finds_contexts and recipe.compose.verify_dependence is None:
+    filters = recipe.ingest.long_filter, recipe.compose.verify_dependence
+    if not finds_contexts and filters == (None, None):
         raise RunError(
             where=run,
             problem="its sequences depend on no model, so a checkpoint changes nothing",
-            fix="use compose.method=entropy, or set compose.verify_dependence",
+            fix="use compose.method=entropy, or set compose.verify_dependence or "
+            "ingest.long_filter",
         )
     return recipe

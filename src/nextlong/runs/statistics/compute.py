@@ -31,7 +31,7 @@ from nextlong.artifacts.sequence_files import token_store
 from nextlong.corpus.decontaminate import DecontaminateResult
 from nextlong.corpus.filter_report import LeftOut, read_filter_report
 from nextlong.methods.base import method_of
-from nextlong.methods.contexts import ContextsFiles, ContextsResult
+from nextlong.methods.contexts import CONTEXTS_STEPS, ContextsResult
 from nextlong.methods.keywords import KeywordsResult
 from nextlong.recipe.keys import NEGATIVES, Compose
 from nextlong.retrieval.index import describe_recall
@@ -230,7 +230,7 @@ def _tokens(run: Run, counting: Counting, whole_chunks: _WholeChunks) -> Tokens:
 def _contexts(run: Run, counting: Counting) -> ContextCounts | None:
     found: list[ContextsResult] = []
     for name, step in run.steps.items():
-        if name.startswith(ContextsFiles.step):
+        if name in CONTEXTS_STEPS:
             found += step.results(ContextsResult)
     if not found:
         return None
