@@ -116,7 +116,7 @@ def test_its_options_are_a_section_of_the_recipe(bring):
     assert recipe().options.least_tokens == 0
     with pytest.raises(
         RecipeError,
-        match="'longest.least_token'.*'least_tokens'",
+        match="'longest.least_token'.*'longest.least_tokens'",
     ):
         recipe("longest.least_token=7")
     with pytest.raises(RecipeError, match="longest.least_tokens must"):
