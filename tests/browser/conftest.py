@@ -68,6 +68,11 @@ def open_page(chromium, request):
         else {}
     )
 
+    def note_failure(request):
+        # Leaving a page ends its requests.
+        if request.failure != "net::ERR_ABORTED":
+            said.append(request.url)
+
     def opened(url, *, width=1440, colours="light", status=200, headers=None):
         if headers is None:
             headers = address_headers if url.startswith("http") else {}
@@ -84,7 +89,7 @@ def open_page(chromium, request):
         page.on(
             "dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss())
         )
-        page.on("requestfailed", lambda request: said.append(request.url))
+        page.on("requestfailed", note_failure)
         answer = page.goto(url)
         assert answer is None or answer.status in (0, status)
         if status != 200:
